@@ -1,0 +1,1 @@
+"""How loading is measured: cases, cache state, child processes, records, report."""

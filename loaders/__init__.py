@@ -1,0 +1,1 @@
+"""How bytes become tensors. Knows nothing of benches or pytest."""

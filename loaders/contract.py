@@ -1,0 +1,82 @@
+"""The contract between a loader and whoever drives it.
+
+A loader turns a `Checkpoint` into an iterator of `(name, tensor)`, the shape that inference
+engines use. It opens its files while it is iterated, not before: the caller's clock runs then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import ClassVar, Literal, Protocol
+
+import torch
+
+from loaders.checkpoint.manifest import Checkpoint
+
+Ownership = Literal["mapped", "borrowed", "owned", "device"]
+OptionValue = bool | int | str
+
+
+class Stamp(Protocol):
+    """The caller's stopwatch. `with stamp("open"):` counts the block as opening (headers, views),
+    `with stamp("allocate"):` as getting destination memory. What the iterator spends outside both
+    is reading. To be used on the iterating thread only: stamps divide that thread's time."""
+
+    def __call__(self, phase: Literal["open", "allocate"]) -> AbstractContextManager[None]: ...
+
+
+class OptionError(ValueError):
+    """An option that the loader doesn't have, or a value of the wrong type."""
+
+
+class Loader(ABC):
+    """One way to load weights. Subclass it, decorate it with `loaders.registry.register`.
+
+    Class attributes:
+        name: as on the command line.
+        summary: one line for `coldload loaders`.
+        formats: the checkpoint formats that it reads; empty means that it opens no file.
+        ownership: the kind of memory its tensors lie in. `mapped`: pages of the file, read when
+            touched. `borrowed`: valid only until the iterator is advanced. `owned`: ordinary
+            memory that stays until the tensor is dropped. `device`: an accelerator's memory.
+        options: name -> default; the default's type is the option's type, strictly.
+        variants: the option sets that a run without `--loader` measures.
+        threaded: whether `threads` means anything to it.
+        requires: modules that must be importable.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    formats: ClassVar[frozenset[str]]
+    ownership: Ownership
+    options: ClassVar[Mapping[str, OptionValue]] = {}
+    variants: ClassVar[tuple[Mapping[str, OptionValue], ...]] = ({},)
+    threaded: ClassVar[bool] = False
+    requires: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, threads: int = 1, **given: OptionValue) -> None:
+        """`given` are options that differ from the defaults; OptionError for an unknown one."""
+        for key, value in given.items():
+            if key not in self.options:
+                known = ", ".join(sorted(self.options)) or "none"
+                raise OptionError(f"{self.name} has no option {key!r} (it has: {known})")
+            expected = type(self.options[key])
+            if type(value) is not expected:
+                raise OptionError(
+                    f"{self.name}: {key} must be {expected.__name__}, "
+                    f"got {type(value).__name__} ({value!r})"
+                )
+        self.threads = threads
+        self.settings: dict[str, OptionValue] = {**self.options, **given}
+
+    def memory_bytes(self, checkpoint: Checkpoint) -> int:
+        """Bytes of ordinary memory needed while every yielded tensor is kept, for the check that is
+        made before a run. Mapped pages don't count: the kernel takes them back."""
+        return checkpoint.tensor_bytes if self.ownership == "owned" else 0
+
+    @abstractmethod
+    def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields each tensor of the checkpoint once, in any order, contiguous, on the CPU, with the
+        dtype and shape of the manifest."""
