@@ -1,0 +1,74 @@
+"""What is measured: a case is one contestant under one condition. Pure values and their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Cache = Literal["cold", "warm", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One contestant: a loader (or a ceiling's reader) with its options, on one storage, in one
+    cache state. `twin` marks the second entry of the contestant that runs twice under two names:
+    the ratio of the two is the noise of the run."""
+
+    phase: str
+    loader: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    threads: int | None = None
+    cache: Cache = "none"
+    storage: str | None = None
+    device: str = "cpu"
+    layout: str = "tp1"
+    twin: bool = False
+
+    @property
+    def option_text(self) -> str:
+        """`a=1,b=true`, sorted; `-` for none."""
+        given = {**self.options, **({"twin": True} if self.twin else {})}
+        return ",".join(f"{key}={_text(value)}" for key, value in sorted(given.items())) or "-"
+
+    @property
+    def title(self) -> str:
+        """As a table names it."""
+        options = "" if not self.options else f" {self.option_text.removesuffix(',twin=true')}"
+        return f"{self.loader}{options}{' (A/A)' if self.twin else ''}"
+
+    @property
+    def test_id(self) -> str:
+        """As pytest names it: the stable axes only, so that runs can be compared by it."""
+        parts = [self.loader]
+        if self.option_text != "-":
+            parts.append(self.option_text.replace(",", "+"))
+        if self.cache != "none":
+            parts.append(self.cache)
+        if self.threads is not None:
+            parts.append(f"t{self.threads}")
+        if self.storage is not None:
+            parts.append(self.storage)
+        return "-".join(parts)
+
+    def case_id(self, *, model: str, size: str, dtype: str) -> str:
+        """The stable id of the record: no host name and no path in it."""
+        return "/".join(
+            [
+                self.phase,
+                self.loader,
+                self.option_text,
+                model.replace("/", "--"),
+                size,
+                dtype,
+                "-" if self.threads is None else f"t{self.threads}",
+                self.cache,
+                self.device,
+                self.layout,
+                self.storage or "-",
+            ]
+        )
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

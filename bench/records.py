@@ -1,0 +1,200 @@
+"""The record of a run: one JSON object a line in `<run>/records.jsonl`.
+
+A `plan` line (every case of the run, so that what is missing can be told), a `host` line, then one
+`sample` line for each contestant in each pass. Only what was observed is stored: rates, ratios and
+statistics are computed on reading. Absent is null, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+SCHEMA = 1
+RECORDS = "records.jsonl"
+
+Status = Literal["ok", "failed", "skipped"]
+State = Literal["cold", "warm", "mixed", "unverified", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Where the time of one sample went, in seconds; null where the phase has no such part."""
+
+    open: float | None = None
+    allocate: float | None = None
+    read: float | None = None
+    consume: float | None = None
+    transfer: float | None = None
+    slice: float | None = None
+    quantise: float | None = None
+    layout: float | None = None
+    total: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRecord:
+    """Asked, and seen: `resident_before` is a fraction of the files' pages, `device_read_bytes`
+    what the measuring process fetched from the device; null where nothing can tell."""
+
+    requested: str
+    resident_before: float | None = None
+    device_read_bytes: int | None = None
+    state: State = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageRecord:
+    label: str
+    file_system: str | None = None
+    mount: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One contestant in one pass. `bytes` are payload bytes that arrived; `peak_rss_bytes` is the
+    child's high-water mark and `rss_before_bytes` what it held before, so that their difference is
+    the load's own; `details` holds what was found out on the way (block size, fall-backs)."""
+
+    case: str
+    phase: str
+    loader: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    threads: int | None = None
+    model: str
+    size: int
+    dtype: str
+    storage: StorageRecord | None = None
+    device: str = "cpu"
+    layout: str = "tp1"
+    pass_number: int
+    status: Status
+    reason: str | None = None
+    smoke: bool = False
+    bytes: int | None = None
+    seconds: Seconds = Seconds()
+    runner_seconds: float | None = None
+    cache: CacheRecord
+    cpu_seconds: float | None = None
+    minor_faults: int | None = None
+    major_faults: int | None = None
+    peak_rss_bytes: int | None = None
+    rss_before_bytes: int | None = None
+    rss_anon_bytes: int | None = None
+    rss_file_bytes: int | None = None
+    ownership: str | None = None
+    verified: bool | None = None
+    verified_reason: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The sample as the line says it (`pass_number` is `pass` there)."""
+        body = asdict(self)
+        body["pass"] = body.pop("pass_number")
+        return {"kind": "sample", "schema": SCHEMA, **body}
+
+
+def sample_from_json(line: Mapping[str, Any]) -> Sample:
+    """The sample of one line. Keys of newer versions are passed over."""
+    body = {**line, "pass_number": line["pass"]}
+    known = {name.name for name in fields(Sample)}
+    body = {key: value for key, value in body.items() if key in known}
+    body["seconds"] = Seconds(**line["seconds"])
+    body["cache"] = CacheRecord(**line["cache"])
+    body["storage"] = StorageRecord(**line["storage"]) if line["storage"] else None
+    return Sample(**body)
+
+
+class Writer:
+    """Appends lines so that each is whole on disk, or absent: one write call a line, then fsync."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / RECORDS
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        data = (json.dumps(line, allow_nan=False) + "\n").encode()
+        written = os.write(self._fd, data)
+        if written != len(data):
+            # A full disk can take a part of a line: it is cut off again, nothing before it is lost.
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            raise OSError(f"{self.path}: the disk is full, {written} of {len(data)} bytes fitted")
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RecordsError(Exception):
+    """A run's records can't be read: which file, what was found, what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run left behind."""
+
+    path: Path
+    plan: Mapping[str, Any] | None
+    host: Mapping[str, Any] | None
+    samples: tuple[Sample, ...]
+    cut: bool = False
+
+    def missing(self) -> dict[str, list[int]]:
+        """Planned cases without a sample: case id -> the passes that aren't there."""
+        if self.plan is None:
+            return {}
+        there = {(sample.case, sample.pass_number) for sample in self.samples}
+        absent = {
+            case: [
+                number
+                for number in range(1, self.plan["passes"] + 1)
+                if (case, number) not in there
+            ]
+            for case in self.plan["cases"]
+        }
+        return {case: passes for case, passes in absent.items() if passes}
+
+
+def read_run(folder: Path) -> Run:
+    """Reads `<folder>/records.jsonl` (or that file itself). A last line that was cut off by a kill
+    is left out and `cut` is set; any other bad line is a RecordsError with its number."""
+    path = folder / RECORDS if folder.is_dir() else folder
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RecordsError(f"{path}: {error.strerror}; give a run's folder, as in runs/") from error
+    cut = lines[-1] != b""
+    plan = host = None
+    samples = []
+    for number, raw in enumerate(lines[:-1], start=1):
+        if not raw.strip():
+            continue
+        try:
+            line = json.loads(raw)
+            if line["schema"] > SCHEMA:
+                raise RecordsError(
+                    f"{path}:{number}: schema {line['schema']} is newer than this version's "
+                    f"{SCHEMA}; update coldload"
+                )
+            if line["kind"] == "plan":
+                plan = line
+            elif line["kind"] == "host":
+                host = line
+            elif line["kind"] == "sample":
+                samples.append(sample_from_json(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordsError(
+                f"{path}:{number}: not a coldload record ({type(error).__name__}: {error})"
+            ) from error
+    return Run(path=path, plan=plan, host=host, samples=tuple(samples), cut=cut)
+
+
+def measured(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    """Those that have a time to be compared."""
+    return tuple(sample for sample in samples if sample.status == "ok")

@@ -1,0 +1,67 @@
+"""Small honest statistics: few samples, skewed, paired by pass. Pure functions, no I/O."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+BOOTSTRAP_FROM = 8
+"""Below this many pairs an interval would be a decoration: the range is given instead."""
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Median with the range; `low == high` when there was one value."""
+
+    n: int
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A paired ratio a/b: the median over the passes, and between which bounds it lies. `kind`
+    says what the bounds are: the range of the pairs, or a 95 % bootstrap interval of the median."""
+
+    n: int
+    median: float
+    low: float
+    high: float
+    kind: str
+
+    @property
+    def shown(self) -> bool:
+        """Whether a difference was shown: more than one pair, and 1 outside the bounds."""
+        return self.n > 1 and not self.low <= 1.0 <= self.high
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """None for no values."""
+    if not values:
+        return None
+    return Spread(n=len(values), median=median(values), low=min(values), high=max(values))
+
+
+def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio | None:
+    """a/b over the passes (keys) that both have; None where they share none or b is 0 in one."""
+    shared = sorted(a.keys() & b.keys())
+    if not shared or any(b[number] == 0 for number in shared):
+        return None
+    ratios = [a[number] / b[number] for number in shared]
+    if len(ratios) < BOOTSTRAP_FROM:
+        low, high, kind = min(ratios), max(ratios), "range"
+    else:
+        (low, high), kind = bootstrap_interval(ratios), "95 % interval"
+    return Ratio(n=len(ratios), median=median(ratios), low=low, high=high, kind=kind)
+
+
+def bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """95 % percentile interval of the median; seeded, so that a report can be made again."""
+    draw = random.Random(seed)
+    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES) - 1]
