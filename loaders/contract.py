@@ -70,6 +70,9 @@ class Loader(ABC):
                 )
         self.threads = threads
         self.settings: dict[str, OptionValue] = {**self.options, **given}
+        # What a reader of the result must know and can't see in the options, appended while
+        # loading: "mmap refused: ...; read without". The caller stores them with the sample.
+        self.notes: list[str] = []
 
     def memory_bytes(self, checkpoint: Checkpoint) -> int:
         """Bytes of ordinary memory needed while every yielded tensor is kept, for the check that is

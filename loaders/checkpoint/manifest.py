@@ -30,7 +30,8 @@ class TensorSpec:
     `dtype` is the name torch uses ("bfloat16", "float8_e4m3fn", ...), also where the installed
     torch lacks it. `offset` counts from the start of the file to the first byte of the tensor's
     contiguous little-endian data; it is None where the data is not one contiguous run (a strided
-    view in a pickle). `storage` names what tensors that share memory have in common, else None.
+    view in a pickle). `storage` names what tensors that share memory have in common, else None;
+    `storage_nbytes` is the size of that memory, which may be larger than all its tensors together.
     """
 
     name: str
@@ -40,6 +41,7 @@ class TensorSpec:
     offset: int | None
     nbytes: int
     storage: str | None = None
+    storage_nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,18 @@ class Checkpoint:
     def tensor_bytes(self) -> int:
         """Bytes of all tensors; those that share a storage count each for itself."""
         return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def storage_bytes(self) -> int:
+        """Bytes of the memory that the tensors lie in, each storage once: less than `tensor_bytes`
+        where tensors are tied, more where a small view was saved with its large storage."""
+        own = sum(tensor.nbytes for tensor in self.tensors if tensor.storage is None)
+        shared = {
+            (tensor.file, tensor.storage): tensor.storage_nbytes or tensor.nbytes
+            for tensor in self.tensors
+            if tensor.storage is not None
+        }
+        return own + sum(shared.values())
 
     @property
     def dtype_bytes(self) -> dict[str, int]:
