@@ -45,6 +45,8 @@ class Loader(ABC):
         variants: the option sets that a run without `--loader` measures.
         threaded: whether `threads` means anything to it.
         requires: modules that must be importable.
+        synthetic: True if the tensors are made up: then only names, dtypes and shapes can be
+            verified.
     """
 
     name: ClassVar[str]
@@ -55,6 +57,7 @@ class Loader(ABC):
     variants: ClassVar[tuple[Mapping[str, OptionValue], ...]] = ({},)
     threaded: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
+    synthetic: ClassVar[bool] = False
 
     def __init__(self, threads: int = 1, **given: OptionValue) -> None:
         """`given` are options that differ from the defaults; OptionError for an unknown one."""
@@ -73,6 +76,11 @@ class Loader(ABC):
         # What a reader of the result must know and can't see in the options, appended while
         # loading: "mmap refused: ...; read without". The caller stores them with the sample.
         self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Adds to `notes`, each text once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def memory_bytes(self, checkpoint: Checkpoint) -> int:
         """Bytes of ordinary memory needed while every yielded tensor is kept, for the check that is
