@@ -71,11 +71,20 @@ class Loader(ABC):
                     f"{self.name}: {key} must be {expected.__name__}, "
                     f"got {type(value).__name__} ({value!r})"
                 )
+        if type(threads) is not int or threads < 1:
+            raise OptionError(f"{self.name}: threads must be an int from 1 on, got {threads!r}")
         self.threads = threads
         self.settings: dict[str, OptionValue] = {**self.options, **given}
         # What a reader of the result must know and can't see in the options, appended while
         # loading: "mmap refused: ...; read without". The caller stores them with the sample.
         self.notes: list[str] = []
+
+    def require_positive(self, *options: str) -> None:
+        """For `__init__`: OptionError unless each of these number options is at least 1."""
+        for key in options:
+            if int(self.settings[key]) < 1:
+                found = self.settings[key]
+                raise OptionError(f"{self.name}: {key} must be at least 1, got {found}")
 
     def note(self, text: str) -> None:
         """Adds to `notes`, each text once."""

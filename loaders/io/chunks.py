@@ -1,0 +1,107 @@
+"""Cutting files into chunks, and handing the chunks to reader threads one by one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loaders.io.buffers import PAGE
+from loaders.io.readers import OpenFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """`length` bytes of a file from `offset` on."""
+
+    path: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A part of span number `span`: `length` bytes from `offset` of its file, which lie `start`
+    bytes behind the span's beginning."""
+
+    span: int
+    offset: int
+    start: int
+    length: int
+
+
+def plan_chunks(spans: Sequence[Span], block_bytes: int) -> Iterator[Chunk]:
+    """Cuts the spans in order at the file offsets that are multiples of `block_bytes`.
+
+    Cutting by file offset, not by length, keeps every inner edge aligned for direct reads whatever
+    the header's size. `block_bytes` is a multiple of the page size; ValueError otherwise.
+    """
+    if block_bytes <= 0 or block_bytes % PAGE:
+        raise ValueError(f"block_bytes must be a multiple of {PAGE}, got {block_bytes}")
+    for number, span in enumerate(spans):
+        offset, end = span.offset, span.offset + span.length
+        while offset < end:
+            stop = min((offset // block_bytes + 1) * block_bytes, end)
+            yield Chunk(
+                span=number, offset=offset, start=offset - span.offset, length=stop - offset
+            )
+            offset = stop
+
+
+class ChunkSource:
+    """Gives out chunks in order to any number of threads, each with its open file.
+
+    A file is opened when its first chunk is taken and closed when its last one was given back, so
+    that no more files are open than threads at work: a checkpoint has more shards than a process
+    may have open files.
+    """
+
+    def __init__(self, spans: Sequence[Span], block_bytes: int, *, direct: bool = False) -> None:
+        self._spans = spans
+        self._chunks = plan_chunks(spans, block_bytes)
+        self._direct = direct
+        self._lock = threading.Lock()
+        self._open: dict[int, OpenFile] = {}
+        self._left: dict[int, int] = {}
+        self._stopped = False
+        self.fell_back: dict[str, str] = {}
+
+    def take(self) -> tuple[Chunk, OpenFile] | None:
+        """The next chunk and its file, or None when there is nothing left to read."""
+        with self._lock:
+            chunk = None if self._stopped else next(self._chunks, None)
+            if chunk is None:
+                return None
+            file = self._open.get(chunk.span)
+            if file is None:
+                span = self._spans[chunk.span]
+                file = OpenFile(span.path, direct=self._direct)
+                self._open[chunk.span] = file
+                self._left[chunk.span] = span.length
+            return chunk, file
+
+    def give_back(self, chunk: Chunk) -> None:
+        """Says that the chunk was read."""
+        with self._lock:
+            self._left[chunk.span] -= chunk.length
+            if self._left[chunk.span] == 0:
+                self._close(chunk.span)
+
+    def stop(self) -> None:
+        """Lets `take` return None from now on."""
+        with self._lock:
+            self._stopped = True
+
+    def close(self) -> None:
+        """Closes what is still open. Only when no thread reads any more."""
+        with self._lock:
+            self._stopped = True
+            for number in list(self._open):
+                self._close(number)
+
+    def _close(self, number: int) -> None:
+        file = self._open.pop(number)
+        del self._left[number]
+        if file.fell_back is not None:
+            self.fell_back.setdefault(file.path, file.fell_back)
+        file.close()

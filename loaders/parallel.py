@@ -1,0 +1,82 @@
+"""Our own: threads that really read, straight into the memory that the tensors lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import torch
+
+from loaders.checkpoint.manifest import Checkpoint, TensorSpec, WeightFile
+from loaders.contract import Loader, OptionValue, Stamp
+from loaders.io.buffers import PAGE, Buffer, allocate
+from loaders.io.chunks import Span
+from loaders.io.errors import LoadError
+from loaders.io.pool import ReaderPool
+from loaders.io.tensors import by_file, dtype_of, is_aligned, tensor_over
+from loaders.registry import register
+
+
+@register
+class Parallel(Loader):
+    """One buffer per file holds the bytes from its first tensor to its last, at the same place
+    within the page as in the file. N threads fill the buffers in order, block by block, and pay for
+    the first touch of their pages; each tensor is yielded once its last block is there, while later
+    ones are still being read."""
+
+    name = "parallel"
+    summary = "N threads read blocks into fresh memory; tensors are yielded as they arrive"
+    formats = frozenset({"safetensors"})
+    ownership = "owned"
+    options: ClassVar[Mapping[str, OptionValue]] = {"block_mib": 16, "huge": False}
+    threaded = True
+
+    def __init__(self, threads: int = 1, **given: OptionValue) -> None:
+        super().__init__(threads, **given)
+        self.require_positive("block_mib")
+
+    def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
+        shards = [(span_of(file, specs), specs) for file, specs in by_file(checkpoint)]
+        spans = [span for span, _ in shards]
+        with stamp("allocate"):
+            # None and not False: without the wish, pages are what this host gives to everyone.
+            huge = True if self.settings["huge"] else None
+            buffers = [allocate(span.offset % PAGE + span.length, huge=huge) for span in spans]
+            memory = [
+                buffer.view(span.offset % PAGE) for buffer, span in zip(buffers, spans, strict=True)
+            ]
+        self._note_pages(buffers)
+        buffers.clear()
+        pool = ReaderPool(
+            spans, memory, threads=self.threads, block_bytes=int(self.settings["block_mib"]) << 20
+        )
+        memory.reverse()  # each is dropped with its file, so that memory ends with its tensors
+        with pool:
+            for number, (span, specs) in enumerate(shards):
+                view = memory.pop()
+                for spec in specs:
+                    start = 0 if spec.offset is None else max(spec.offset - span.offset, 0)
+                    pool.wait(number, start + spec.nbytes if spec.nbytes else 0)
+                    self._note_copy(span, start, spec)
+                    yield spec.name, tensor_over(view, start, spec)
+                del view
+
+    def _note_pages(self, buffers: list[Buffer]) -> None:
+        for reason in {buffer.refused for buffer in buffers} - {None}:
+            self.note(f"no huge pages: {reason}")
+
+    def _note_copy(self, span: Span, start: int, spec: TensorSpec) -> None:
+        if spec.nbytes and not is_aligned(span.offset % PAGE + start, dtype_of(spec)):
+            self.note("tensors at offsets that their dtype can't have in memory were copied")
+
+
+def span_of(file: WeightFile, specs: list[TensorSpec]) -> Span:
+    """The bytes of a file from its first tensor's to its last one's; LoadError for a tensor that
+    isn't one run of bytes."""
+    begin, end = file.size, 0
+    for spec in specs:
+        if spec.offset is None:
+            raise LoadError(f"{file.path}: tensor {spec.name!r} isn't contiguous in the file")
+        if spec.nbytes:
+            begin, end = min(begin, spec.offset), max(end, spec.offset + spec.nbytes)
+    return Span(path=file.path, offset=begin, length=max(end - begin, 0))
