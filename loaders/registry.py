@@ -11,7 +11,9 @@ import importlib.util
 import pkgutil
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
+from itertools import count
 from typing import TypeVar
 
 from loaders.contract import Loader
@@ -52,24 +54,39 @@ def entries() -> dict[str, Entry]:
         except Exception as error:  # one bad file must not take the others along
             broken.append(_broken(module.name, error))
     ours = [Entry(name=name, cls=cls) for name, cls in sorted(_registered.items())]
-    outside = [_from_outside(point.name, point) for point in entry_points(group=GROUP)]
+    outside = [_from_outside(point) for point in entry_points(group=GROUP)]
     found: dict[str, Entry] = {}
     for entry in [*ours, *broken, *outside]:
-        found.setdefault(entry.name, entry)
+        if entry.name not in found:
+            found[entry.name] = entry
+        elif entry.cls is None or found[entry.name].cls is not entry.cls:
+            # Never in another's place and never silently gone.
+            key = next(key for n in count(2) if (key := f"{entry.name}#{n}") not in found)
+            reason = entry.reason or f"the name {entry.name!r} is taken by another loader"
+            found[key] = Entry(name=key, cls=None, reason=reason)
     return found
 
 
-def _from_outside(name: str, point: object) -> Entry:
+def _from_outside(point: EntryPoint) -> Entry:
     try:
-        cls = point.load()  # type: ignore[attr-defined]
-    except Exception as error:  # a stranger's package may raise anything
-        return _broken(name, error)
+        cls = point.load()
+    except (Exception, SystemExit) as error:  # a stranger's module may do anything when imported
+        return _broken(point.name, error)
     if not (isinstance(cls, type) and issubclass(cls, Loader)):
-        return Entry(name=name, cls=None, reason=f"entry point {name} is not a Loader class")
+        reason = f"entry point {point.name} = {point.value} is not a Loader class"
+        return Entry(name=point.name, cls=None, reason=reason)
+    missing = [
+        name for name in ("name", "summary", "formats", "ownership") if not hasattr(cls, name)
+    ]
+    if isabstract(cls):
+        missing.append("load()")
+    if missing:
+        reason = f"{point.value} doesn't define {', '.join(missing)}"
+        return Entry(name=point.name, cls=None, reason=reason)
     return Entry(name=cls.name, cls=cls)
 
 
-def _broken(name: str, error: Exception) -> Entry:
+def _broken(name: str, error: BaseException) -> Entry:
     return Entry(name=name, cls=None, reason=f"import failed: {type(error).__name__}: {error}")
 
 
@@ -88,5 +105,12 @@ def unavailable(entry: Entry) -> str | None:
     """Why the loader can't run on this host, or None if it can."""
     if entry.cls is None:
         return entry.reason
-    missing = [name for name in entry.cls.requires if importlib.util.find_spec(name) is None]
+    missing = [name for name in entry.cls.requires if not _importable(name)]
     return f"needs {', '.join(missing)}, which is not installed" if missing else None
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a.b without an a; a module that was loaded by hand
+        return False
