@@ -1,0 +1,94 @@
+"""Memory of the host: /proc/meminfo, huge pages, overcommit, and the limits of this process."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+
+from bench.host.files import Root, chosen, listed, number, text, under
+
+_HUGE_SIZE = re.compile(r"hugepages-(\d+)kB")
+
+
+def parse(content: str) -> dict[str, int]:
+    """/proc/meminfo: bytes by name where the line has a unit, else the plain number (HugePages_*).
+    Lines that aren't of this form are left out."""
+    values: dict[str, int] = {}
+    for line in content.splitlines():
+        name, _, rest = line.partition(":")
+        fields = rest.split()
+        if fields and fields[0].isdecimal():
+            values[name.strip()] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
+    return values
+
+
+def available(content: str) -> int | None:
+    """Bytes that can be had without swapping. Before Linux 3.14 there is no MemAvailable: then
+    free memory and the page cache. None if neither is there."""
+    values = parse(content)
+    if "MemAvailable" in values:
+        return values["MemAvailable"]
+    if "MemFree" not in values:
+        return None
+    return values["MemFree"] + values.get("Buffers", 0) + values.get("Cached", 0)
+
+
+def memory_facts(root: Root = "/") -> dict[str, object]:
+    """Sizes in bytes; what isn't known is None."""
+    values = parse(text(under(root, "/proc/meminfo")) or "")
+    thp = "/sys/kernel/mm/transparent_hugepage"
+    return {
+        "total_bytes": values.get("MemTotal"),
+        "available_bytes": values.get("MemAvailable"),
+        "cached_bytes": values.get("Cached"),
+        "swap_total_bytes": values.get("SwapTotal"),
+        "swap_free_bytes": values.get("SwapFree"),
+        "transparent_huge_pages": {
+            "enabled": chosen(text(under(root, f"{thp}/enabled"))),
+            "defrag": chosen(text(under(root, f"{thp}/defrag"))),
+            "size_bytes": number(under(root, f"{thp}/hpage_pmd_size")),
+        },
+        "huge_pages": _huge_pages(root),
+        "overcommit_memory": number(under(root, "/proc/sys/vm/overcommit_memory")),
+        "overcommit_ratio": number(under(root, "/proc/sys/vm/overcommit_ratio")),
+        "dirty_ratio": number(under(root, "/proc/sys/vm/dirty_ratio")),
+        "swappiness": number(under(root, "/proc/sys/vm/swappiness")),
+        "page_size_bytes": os.sysconf("SC_PAGE_SIZE"),
+    }
+
+
+def _huge_pages(root: Root) -> list[dict[str, int | None]]:
+    """The reserved pools, one for each page size."""
+    base = under(root, "/sys/kernel/mm/hugepages")
+    pools: list[dict[str, int | None]] = []
+    for name in listed(base):
+        match = _HUGE_SIZE.fullmatch(name)
+        if match:
+            pools.append(
+                {
+                    "page_bytes": int(match[1]) * 1024,
+                    "total": number(base / name / "nr_hugepages"),
+                    "free": number(base / name / "free_hugepages"),
+                }
+            )
+    return sorted(pools, key=lambda pool: pool["page_bytes"] or 0)
+
+
+def process_limits() -> dict[str, dict[str, int | str]]:
+    """Soft and hard limits of this process: a number or "unlimited". `memlock` (bytes) bounds
+    pinned memory, `nofile` open files, `address_space` (bytes) large mappings."""
+    wanted = {
+        "memlock": resource.RLIMIT_MEMLOCK,
+        "nofile": resource.RLIMIT_NOFILE,
+        "address_space": resource.RLIMIT_AS,
+    }
+    found: dict[str, dict[str, int | str]] = {}
+    for name, which in wanted.items():
+        soft, hard = resource.getrlimit(which)
+        found[name] = {"soft": _finite(soft), "hard": _finite(hard)}
+    return found
+
+
+def _finite(value: int) -> int | str:
+    return "unlimited" if value == resource.RLIM_INFINITY else value

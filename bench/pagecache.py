@@ -1,0 +1,141 @@
+"""Empties and fills the page cache for given files. What it did is measured, never assumed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cores import effective_cores
+from bench.host.files import Root, under
+from bench.residency import UNKNOWN, Residency
+
+_BLOCK = 8 << 20
+_CHUNK = 256 << 20  # what one thread reads of a file before it takes the next piece of work
+# Dirty pages that can't be written out here because nothing can be: no reason to stop.
+_NOTHING_TO_SYNC = frozenset({errno.EROFS, errno.EINVAL, errno.EBADF, errno.ENOSYS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """`remaining` is what is still resident, in bytes of `total`, None if that isn't known: pages
+    that another process has mapped, dirty pages that couldn't be written out, memory file systems.
+    `notes` say what the kernel refused on the way."""
+
+    total: int
+    remaining: int | None
+    notes: tuple[str, ...]
+
+
+def evict(
+    paths: Sequence[Path],
+    residency: Residency = UNKNOWN,
+    *,
+    rounds: int = 5,
+    pause: float = 0.02,
+) -> Eviction:
+    """Asks the kernel to drop the files from the page cache, and says what stayed.
+
+    Each round writes dirty pages out first, because the kernel keeps those. Pages can also stay
+    because they wait in a CPU's own list or are being read ahead right now: hence several rounds,
+    until nothing is left or nothing changes. OSError if a file can't be opened or written out.
+    """
+    total = sum(path.stat().st_size for path in paths)
+    notes: dict[str, None] = {}  # a set that keeps its order
+    remaining = before = None
+    for turn in range(rounds):
+        for path in paths:
+            note = _drop(path)
+            if note is not None:
+                notes[note] = None
+        remaining = _resident(paths, residency)
+        if remaining == 0 or (turn >= 2 and remaining == before):
+            break
+        if turn + 1 < rounds:
+            time.sleep(pause)
+        before = remaining
+    return Eviction(total=total, remaining=remaining, notes=tuple(notes))
+
+
+def _resident(paths: Sequence[Path], residency: Residency) -> int | None:
+    known = [residency.resident_bytes(path) for path in paths]
+    found = [size for size in known if size is not None]
+    return sum(found) if len(found) == len(known) else None
+
+
+def _drop(path: Path) -> str | None:
+    """One round for one file; what was refused, or None."""
+    note = None
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in _NOTHING_TO_SYNC:
+                raise
+            note = f"{path}: fsync: {error.strerror}"
+        # Length 0 is "to the end", with the last page even where the file ends within it.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+    return note
+
+
+def drop_caches(root: Root = "/") -> str | None:
+    """Drops the page cache of the whole host. To be called only when the user asked for it: every
+    other process pays. Returns why it couldn't be done, or None when it was."""
+    os.sync()
+    switch = under(root, "/proc/sys/vm/drop_caches")
+    try:
+        # 1 is the page cache alone: dentries and inodes (2) aren't what a cold load waits for.
+        # No O_CREAT: a missing file is a reason, not something to make.
+        descriptor = os.open(switch, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"1\n")
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return (
+            f"can't write {switch}: {error.strerror}. It needs root outside a container; without "
+            "--drop-caches the files themselves are evicted, which needs no privilege"
+        )
+    return None
+
+
+def warm(
+    paths: Sequence[Path], residency: Residency = UNKNOWN, *, threads: int | None = None
+) -> float | None:
+    """Reads the files into the page cache with plain reads in 8 MiB blocks, and returns the
+    resident fraction (below 1 where memory doesn't hold them; None if it can't be known).
+
+    OSError if a file can't be read.
+    """
+    work = [
+        (path, start) for path in paths for start in range(0, max(path.stat().st_size, 1), _CHUNK)
+    ]
+    pool = ThreadPoolExecutor(max_workers=threads or min(8, effective_cores()))
+    try:
+        for _ in pool.map(_read_chunk, work):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C the queue must not be read to its end
+    return residency.resident_fraction(paths)
+
+
+def _read_chunk(item: tuple[Path, int]) -> None:
+    path, start = item
+    block = bytearray(_BLOCK)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        offset = start
+        while offset < start + _CHUNK:
+            got = os.preadv(descriptor, [block], offset)
+            if got == 0:
+                return
+            offset += got
+    finally:
+        os.close(descriptor)
