@@ -20,7 +20,7 @@ import torch
 
 from bench.channel import Channel
 from bench.consume import byte_sum, warm_up
-from bench.counters import Counters, Meter, memory, reset_peak
+from bench.counters import Counters, memory, read_counters, reset_peak
 from bench.verify import Reference, Seen, faults_of
 from loaders import registry
 from loaders.checkpoint.manifest import Checkpoint
@@ -95,12 +95,11 @@ def prepare(touch_bytes: int, cores: int) -> None:
 @contextmanager
 def counted(report: dict[str, Any]) -> Iterator[None]:
     """Counts what the kernel charged this process for the block, and its memory."""
-    meter = Meter()
     report["peak_reset"] = reset_peak()
     resident = memory().resident
-    before: Counters = meter.read()
+    before: Counters = read_counters()
     yield
-    report["counters"] = asdict(meter.read().since(before))
+    report["counters"] = asdict(read_counters().since(before))
     report["memory"] = {**asdict(memory()), "before": resident}
 
 

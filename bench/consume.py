@@ -60,7 +60,7 @@ def _bytes_of(tensor: torch.Tensor) -> Raw | None:
 
 def _lane_sum(raw: Raw) -> int:
     whole = len(raw) // 8 * 8
-    # torch, not numpy, since it sums with all cores; lanes needn't be aligned for it.
-    lanes = torch.from_numpy(raw[:whole].view(np.int64)) if whole else None
-    total = int(lanes.sum().item()) if lanes is not None else 0
+    lanes = raw[:whole].view(np.int64)
+    # torch sums with all cores, and lanes needn't be aligned for it; it can't take read-only memory
+    total = int(torch.from_numpy(lanes).sum().item() if raw.flags.writeable else lanes.sum())
     return (total + int.from_bytes(raw[whole:].tobytes(), "little")) % WRAP

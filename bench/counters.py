@@ -5,10 +5,11 @@ The measuring child reads its own counters, since the fork server's children are
 
 from __future__ import annotations
 
-import os
 import resource
 from dataclasses import dataclass
 from pathlib import Path
+
+from bench.deviceread import device_read_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,31 +33,14 @@ class Counters:
         )
 
 
-class Meter:
-    """Reads the counters of this process; its files are opened before the clock runs."""
-
-    def __init__(self) -> None:
-        try:
-            self._io: int | None = os.open("/proc/self/io", os.O_RDONLY)
-        except OSError:  # a kernel without task I/O accounting, or a container that hides it
-            self._io = None
-
-    def read(self) -> Counters:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        fetched = None
-        if self._io is not None:
-            fetched = parse_read_bytes(os.pread(self._io, 4096, 0).decode())
-        return Counters(
-            cpu_seconds=usage.ru_utime + usage.ru_stime,
-            minor_faults=usage.ru_minflt,
-            major_faults=usage.ru_majflt,
-            device_read_bytes=fetched,
-        )
-
-
-def parse_read_bytes(text: str) -> int | None:
-    """`read_bytes` of /proc/<pid>/io: bytes that this process caused to be fetched from storage."""
-    return _field(text, "read_bytes:")
+def read_counters() -> Counters:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Counters(
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        minor_faults=usage.ru_minflt,
+        major_faults=usage.ru_majflt,
+        device_read_bytes=device_read_bytes(),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ def parse_size(text: str) -> int:
     """Bytes of "1GiB", "16 MiB", "1.5GB", "500M" or "4096", rounded down.
 
     KiB ... PiB (and Ki ... Pi, as Kubernetes writes them) are powers of 1024, KB ... PB powers of
-    1000, a bare K ... P powers of 1024. SizeError for anything else, for zero and for less than a byte.
+    1000, a bare K ... P powers of 1024. SizeError for anything else and for less than a byte.
     """
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or (match[3] in ("i", "ib") and not match[2]):

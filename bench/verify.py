@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 import xxhash
-from loaders.checkpoint.dtypes import torch_dtype
 
 from bench.consume import byte_sum, digest, lane_sum
+from loaders.checkpoint.dtypes import torch_dtype
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
 
 SHOWN = 5
@@ -77,18 +76,16 @@ def read_reference(checkpoint: Checkpoint) -> Reference:
         if file.size == 0:
             continue
         with Path(file.path).open("rb") as opened:
-            mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
-        whole = np.frombuffer(mapped, dtype=np.uint8)
-        file_sums[file.name] = lane_sum(whole.data)
-        for tensor in by_file.get(file.name, []):
-            if tensor.offset is None:
-                continue
-            part = whole[tensor.offset : tensor.offset + tensor.nbytes]
-            digests[tensor.name] = xxhash.xxh3_128_hexdigest(part)
-            sums[tensor.name] = lane_sum(part.data) if tensor.nbytes else 0
-        del whole
-        part = None  # the last view keeps the mapping open, and a mapped page can't be evicted
-        mapped.close()
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+        with memoryview(mapped) as whole:
+            file_sums[file.name] = lane_sum(whole)
+            for tensor in by_file.get(file.name, []):
+                if tensor.offset is None:
+                    continue
+                with whole[tensor.offset : tensor.offset + tensor.nbytes] as part:
+                    digests[tensor.name] = xxhash.xxh3_128_hexdigest(part)
+                    sums[tensor.name] = lane_sum(part) if tensor.nbytes else 0
+        mapped.close()  # at once: a mapped page can't be evicted
     return Reference(digests=digests, sums=sums, file_sums=file_sums)
 
 

@@ -1,0 +1,133 @@
+"""The matrix of a run: which cases there are, in which order they are walked. Pure arithmetic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from bench.cases import Cache, Case
+from bench.settings import LoaderChoice, Settings, SettingsError
+from loaders.contract import Loader
+from loaders.registry import Entry
+
+TWIN = "safetensors-mmap"
+"""The contestant that runs twice under two names, when it is there."""
+
+Item = TypeVar("Item")
+
+
+def loader_cases(
+    settings: Settings, entries: dict[str, Entry], labels: Sequence[str], cores: int
+) -> list[Case]:
+    """The disk_to_host cases. SettingsError for a loader or option that doesn't exist."""
+    cases = []
+    for choice in _choices(settings, entries):
+        cls = entries[choice.name].cls
+        for options in _option_sets(choice, cls):
+            if cls is not None:
+                _check(cls, options)
+            for threads in _thread_counts(settings, cls, cores):
+                for label in labels:
+                    for cache in _caches(settings, cls):
+                        cases.append(
+                            Case(
+                                phase="disk_to_host",
+                                loader=choice.name,
+                                options=options,
+                                threads=threads,
+                                cache=cache,
+                                storage=label,
+                            )
+                        )
+    return cases + twins(cases)
+
+
+def ceiling_cases(settings: Settings, labels: Sequence[str], cores: int) -> list[Case]:
+    """The ceilings: what this storage and this memory can do, measured in the same passes."""
+
+    def case(loader: str, cache: Cache, storage: str | None, **options: str | int) -> Case:
+        return Case(phase="ceiling", loader=loader, cache=cache, storage=storage, options=options)
+
+    cases = []
+    for label in labels:
+        if "cold" in settings.caches:
+            cases += [case("direct-ring", "cold", label), case("fio", "cold", label)]
+            cases += [case("owned-read", "cold", label, pages=kind) for kind in ("4k", "huge")]
+        if "warm" in settings.caches:
+            cases.append(case("cache-ring", "warm", label))
+            cases += [case("owned-read", "warm", label, pages=kind) for kind in ("4k", "huge")]
+    cases.append(case("memory-read", "none", None))
+    cases += [case("memory-copy", "none", None, copiers=n) for n in sorted({1, cores})]
+    cases += [case("first-touch", "none", None, pages=kind) for kind in ("4k", "huge")]
+    return cases
+
+
+def twins(cases: Iterable[Case]) -> list[Case]:
+    """The second entry of the contestant that shows the noise: the A/A pair. Without the usual one
+    it is the first loader of the run."""
+    cases = list(cases)
+    names = [case.loader for case in cases]
+    name = TWIN if TWIN in names else next(iter(names), None)
+    found = [case for case in cases if case.loader == name]
+    first = [case for case in found if case.option_text == found[0].option_text] if found else []
+    return [
+        Case(
+            phase=case.phase,
+            loader=case.loader,
+            options=case.options,
+            threads=case.threads,
+            cache=case.cache,
+            storage=case.storage,
+            twin=True,
+        )
+        for case in first
+        if case.threads == first[0].threads
+    ]
+
+
+def walk(items: Sequence[Item], pass_of: dict[int, int], seed: int) -> list[Item]:
+    """Pass by pass, each in its own shuffled order, so that no contestant always follows the same
+    one. `pass_of` maps an item's index to its pass."""
+    order: list[Item] = []
+    for number in sorted(set(pass_of.values())):
+        members = [items[index] for index, its in pass_of.items() if its == number]
+        random.Random(f"{seed}/{number}").shuffle(members)
+        order += members
+    return order
+
+
+def _choices(settings: Settings, entries: dict[str, Entry]) -> Sequence[LoaderChoice]:
+    for choice in settings.loaders:
+        if choice.name not in entries:
+            raise SettingsError(
+                f"--loader={choice.name}: no such loader; there are: {', '.join(entries)}"
+            )
+    return settings.loaders or [LoaderChoice(name=name, options=None) for name in entries]
+
+
+def _option_sets(choice: LoaderChoice, cls: type[Loader] | None) -> Sequence[dict[str, object]]:
+    if choice.options is not None:
+        return [dict(choice.options)]
+    return [dict(variant) for variant in cls.variants] if cls else [{}]
+
+
+def _check(cls: type[Loader], options: dict[str, object]) -> None:
+    try:
+        cls(**options)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise SettingsError(f"--loader: {error}") from error
+
+
+def _thread_counts(
+    settings: Settings, cls: type[Loader] | None, cores: int
+) -> Sequence[int | None]:
+    if cls is None or not cls.threaded:
+        return [None]
+    return settings.threads or [cores]
+
+
+def _caches(settings: Settings, cls: type[Loader] | None) -> Sequence[Cache]:
+    if cls is not None and not cls.formats:
+        return ["none"]  # opens no file
+    return [cache for cache in ("cold", "warm") if cache in settings.caches]

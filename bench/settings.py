@@ -1,0 +1,142 @@
+"""The options of a run, checked before anything is opened. Pure values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.sizes import parse_size
+
+DEFAULT_MODEL = "llama-3.1-8b"
+DEFAULT_SIZE = "1GiB"
+DEFAULT_PASSES = 3
+DEFAULT_BUDGET = 180.0
+SMOKE_SIZE = 16 << 20
+CACHES = {"cold": ("cold",), "warm": ("warm",), "both": ("cold", "warm")}
+
+
+class SettingsError(ValueError):
+    """An option that can't be used: which, what was found, what it takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageChoice:
+    """A folder to measure on, and the name it gets in records; None until its file system names
+    it."""
+
+    label: str | None
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderChoice:
+    """`name`, or `name:option=value,...`; `options` is None for all of the loader's variants."""
+
+    name: str
+    options: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a run was asked for; sizes in bytes, budget in seconds."""
+
+    model: str = DEFAULT_MODEL
+    storages: tuple[StorageChoice, ...] = ()
+    loaders: tuple[LoaderChoice, ...] = ()
+    caches: tuple[str, ...] = ("cold", "warm")
+    threads: tuple[int, ...] = ()
+    passes: int = DEFAULT_PASSES
+    size: int
+    budget: float = DEFAULT_BUDGET
+    run_dir: str | None = None
+    drop_caches: bool = False
+    full: bool = False
+    smoke: bool = False
+    seed: int
+
+
+def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Settings:
+    """From the options as text, each None (or empty) where it wasn't given. SettingsError."""
+    cache = given.get("cache") or "both"
+    if cache not in CACHES:
+        raise SettingsError(f"--cache={cache}: expected cold, warm or both")
+    size_text = given.get("size") or DEFAULT_SIZE
+    try:
+        size = SMOKE_SIZE if smoke else parse_size(size_text)
+    except ValueError as error:
+        raise SettingsError(f"--size={size_text}: {error}") from error
+    return Settings(
+        model=given.get("model") or DEFAULT_MODEL,
+        storages=_storages(given.get("storage") or []),
+        loaders=tuple(parse_loader(text) for text in given.get("loader") or []),
+        caches=CACHES[cache],
+        threads=_threads(given.get("threads")),
+        passes=1 if smoke else _positive("--passes", given.get("passes"), DEFAULT_PASSES),
+        size=size,
+        budget=_seconds(given.get("budget")),
+        run_dir=given.get("run_dir"),
+        drop_caches=bool(given.get("drop_caches")),
+        full=bool(given.get("full")),
+        smoke=smoke,
+        seed=seed,
+    )
+
+
+def parse_loader(text: str) -> LoaderChoice:
+    """`pt`, or `pt:mmap=true,...`. A value is a bool (true/false), an int or else text."""
+    name, colon, rest = text.partition(":")
+    if not colon:
+        return LoaderChoice(name=name, options=None)
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise SettingsError(f"--loader={text}: expected name:option=value, found {part!r}")
+        options[key] = _value(value)
+    return LoaderChoice(name=name, options=options)
+
+
+def _value(text: str) -> Any:
+    if text in {"true", "false"}:
+        return text == "true"
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
+
+
+def _storages(texts: Sequence[str]) -> tuple[StorageChoice, ...]:
+    choices = []
+    for text in texts:
+        if "://" in text:
+            raise SettingsError(f"--storage={text}: addresses can't be measured yet; give a folder")
+        labelled = re.fullmatch(r"([A-Za-z0-9_.-]+):(.+)", text)
+        label, path = labelled.groups() if labelled else (None, text)
+        choices.append(StorageChoice(label=label, path=path))
+    labels = [choice.label for choice in choices if choice.label]
+    if len(set(labels)) != len(labels):
+        raise SettingsError(f"--storage: two storages have one label ({', '.join(labels)})")
+    return tuple(choices)
+
+
+def _threads(text: str | None) -> tuple[int, ...]:
+    if not text:
+        return ()
+    counts = tuple(_positive("--threads", part, 0) for part in text.split(","))
+    return tuple(dict.fromkeys(counts))
+
+
+def _positive(option: str, text: object, default: int) -> int:
+    if text is None:
+        return default
+    if not re.fullmatch(r"\s*[1-9]\d*\s*", str(text)):
+        raise SettingsError(f"{option}={text}: expected a whole number from 1")
+    return int(str(text))
+
+
+def _seconds(text: object) -> float:
+    if text is None:
+        return DEFAULT_BUDGET
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h)?", str(text))
+    if not found or float(found[1]) == 0:
+        raise SettingsError(f"--budget={text}: expected a time such as 180s or 10m")
+    return float(found[1]) * {"s": 1, None: 1, "m": 60, "min": 60, "h": 3600}[found[2]]
