@@ -1,0 +1,1 @@
+"""Synthetic checkpoints: real shapes, scaled to a size, filled with seeded random numbers."""
