@@ -7,6 +7,8 @@ import os
 import resource
 from collections.abc import Callable
 
+from bench.sizes import format_size
+
 
 class LimitError(RuntimeError):
     """The host gives less than the run needs; the message says both, and what to do."""
@@ -44,10 +46,7 @@ def shm_room(
     have = found.f_bavail * found.f_frsize
     if have < need and found.f_blocks != 0:  # no blocks at all: a tmpfs with size=0, unbounded
         raise LimitError(
-            f"shared memory at {os.fspath(path)}: {_mib(need)} needed, {_mib(have)} free; give it "
-            "more (docker run --shm-size, mount -o remount,size=) or use threads or files instead"
+            f"shared memory at {os.fspath(path)}: {format_size(need)} needed, "
+            f"{format_size(have)} free; give it more (docker run --shm-size, "
+            "mount -o remount,size=) or use threads or files instead"
         )
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB"

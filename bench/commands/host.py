@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bench.host.facts import host_facts
+from bench.sizes import format_size
 
 _WIDTH = 26
 
@@ -106,15 +107,8 @@ def _shown(name: str, value: object) -> str:
     if isinstance(value, list):
         return ", ".join(_shown("", inner) for inner in value) or "none"
     if isinstance(value, int) and (name.endswith("_bytes") or name in {"limit", "used"}):
-        return _size(value)
+        return format_size(value)
     return _printable(str(value))
-
-
-def _size(count: int) -> str:
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit}".replace(".0 ", " ")
-    return f"{count} bytes"
 
 
 def _printable(words: str) -> str:
