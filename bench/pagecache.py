@@ -42,8 +42,10 @@ def evict(
 
     Each round writes dirty pages out first, because the kernel keeps those. Pages can also stay
     because they wait in a CPU's own list or are being read ahead right now: hence several rounds,
-    until nothing is left or nothing changes. (An overlay's fsync doesn't write its lower layers out:
-    what was just written there stays until the kernel gets to it.) OSError if a file can't be opened or written out.
+    until nothing is left or nothing changes. (An overlay's fsync leaves its lower layers alone:
+    what was just written there stays until the kernel gets to it.)
+
+    OSError if a file can't be opened or written out.
     """
     total = sum(path.stat().st_size for path in paths)
     notes: dict[str, None] = {}  # a set that keeps its order

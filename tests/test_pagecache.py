@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.filesystems import charges_reader, coldness, describe
+from bench.filesystems import describe
 from bench.host.mounts import mount_of
 from bench.pagecache import Eviction, drop_caches, evict, warm
 from bench.pagecalls import PAGE, cachestat, mincore
@@ -353,48 +353,3 @@ def test_a_disk_error_while_syncing_is_raised(file: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(OSError, match="Input/output"):
         evict([file])
-
-
-@pytest.mark.parametrize(
-    ("fs_type", "kind", "word"),
-    [
-        ("ext4", "ok", "cold"),
-        ("xfs", "ok", "cold"),
-        ("overlay", "ok", "cold"),
-        ("tmpfs", "memory", "memory"),
-        ("ramfs", "memory", "memory"),
-        ("hugetlbfs", "memory", "memory"),
-        ("nfs4", "server-cache", "server"),
-        ("lustre", "server-cache", "server"),
-        ("fuse.ceph", "server-cache", "server"),
-        ("fuse.juicefs", "server-cache", "server"),
-        ("virtiofs", "server-cache", "server"),
-        ("9p", "server-cache", "server"),
-        ("zfs", "own-cache", "own"),
-        ("somethingfs", "unknown", "isn't known"),
-    ],
-)
-def test_where_cold_can_be_had(fs_type: str, kind: str, word: str) -> None:
-    found = coldness(fs_type)
-    assert found.kind == kind
-    assert word in found.words
-
-
-def test_cold_in_a_virtual_machine_and_on_a_loop_device() -> None:
-    assert coldness("ext4", virtual="kvm").words.startswith("cold in the guest")
-    assert coldness("tmpfs", virtual="kvm").kind == "memory"
-    assert coldness("ext4", device="loop3").kind == "own-cache"
-    assert coldness("ext4", device="nvme0n1").words == "cold"
-
-
-@pytest.mark.parametrize("fs_type", ["ext4", "xfs", "btrfs", "f2fs", "overlay", "nfs", "nfs4"])
-def test_file_systems_that_charge_the_reader(fs_type: str) -> None:
-    assert charges_reader(fs_type)
-
-
-@pytest.mark.parametrize(
-    "fs_type",
-    ["zfs", "fuse", "fuse.ceph", "fuse.s3fs", "9p", "virtiofs", "lustre", "cifs", "tmpfs", "newfs"],
-)
-def test_file_systems_that_do_not_or_that_nobody_knows(fs_type: str) -> None:
-    assert not charges_reader(fs_type)
