@@ -1,0 +1,177 @@
+"""`coldload check`: what a checkpoint holds and everything that is wrong with it.
+
+The JSON document (one, also for exits 2 and 3):
+    ok              true if there is no problem of severity "error"
+    error           why there is no manifest at all (exits 2 and 3), else null
+    path, root      as given; the folder that was read
+    format          "safetensors", "pt" or "npcache"
+    files           a list of {name, bytes}, in the order in which they are read
+    tensors         how many
+    tensor_bytes    of all tensors, each for itself
+    storage_bytes   of the memory they lie in, each storage once (differs for torch files only)
+    file_bytes      of all files
+    dtypes          {dtype: bytes}, the largest first
+    ignored         a list of {file, reason}
+    problems        a list of {code, file, tensor, message, severity}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, get_args
+
+import click
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.text import Text
+
+from bench.sizes import format_size
+from loaders.checkpoint.folder import Asked
+from loaders.checkpoint.manifest import Checkpoint, NoWeightsError, UnreadableError
+from loaders.checkpoint.read import examine
+from loaders.checkpoint.text import count, printable
+
+_MOST_IGNORED = 20
+
+
+@click.command
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@click.option(
+    "--format",
+    "asked",
+    type=click.Choice(get_args(Asked)),
+    default="auto",
+    show_default=True,
+    help="The format to read; auto takes *.safetensors, else *.bin, else *.pt.",
+)
+@click.option(
+    "--checksum",
+    is_flag=True,
+    help="Read every file whole and compare it with the checksum it was downloaded under.",
+)
+def command(path: str, as_json: bool, asked: Asked, checksum: bool) -> None:
+    """Examine the checkpoint at PATH (a folder, a file, or a folder of the Hugging Face cache)
+    from its headers alone.
+
+    Exit code: 0 sound, 1 it has a fault, 2 PATH can't be read, 3 there are no weights.
+    """
+    try:
+        with _progress(checksum) as on_bytes:
+            checkpoint = examine(path, format=asked, verify_blobs=checksum, on_bytes=on_bytes)
+    except (UnreadableError, NoWeightsError) as error:
+        if as_json:
+            _print_json(_failure(path, error))
+        else:
+            click.echo("\n".join(printable(line) for line in str(error).splitlines()), err=True)
+        sys.exit(2 if isinstance(error, UnreadableError) else 3)
+    if as_json:
+        _print_json(_document(path, checkpoint))
+    else:
+        _print_human(checkpoint)
+    sys.exit(1 if checkpoint.errors else 0)
+
+
+@contextmanager
+def _progress(checksum: bool) -> Iterator[Callable[[int], None] | None]:
+    """A running count on standard error while checksums are made, for people only."""
+    if not (checksum and sys.stderr.isatty()):
+        yield None
+        return
+    columns = (TextColumn("checksums"), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("checksums", total=None)
+        yield lambda read: progress.advance(task, read)
+
+
+def _document(path: str, checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "ok": not checkpoint.errors,
+        "error": None,
+        "path": path,
+        "root": checkpoint.root,
+        "format": checkpoint.format,
+        "files": [{"name": file.name, "bytes": file.size} for file in checkpoint.files],
+        "tensors": len(checkpoint.tensors),
+        "tensor_bytes": checkpoint.tensor_bytes,
+        "storage_bytes": checkpoint.storage_bytes,
+        "file_bytes": checkpoint.file_bytes,
+        "dtypes": checkpoint.dtype_bytes,
+        "ignored": [{"file": one.file, "reason": one.reason} for one in checkpoint.ignored],
+        "problems": [
+            {
+                "code": problem.code,
+                "file": problem.file,
+                "tensor": problem.tensor,
+                "message": problem.message,
+                "severity": problem.severity,
+            }
+            for problem in checkpoint.problems
+        ],
+    }
+
+
+def _failure(path: str, error: Exception) -> dict[str, Any]:
+    return {
+        "ok": False,
+        "error": str(error),
+        "path": path,
+        "root": None,
+        "format": None,
+        "files": [],
+        "tensors": 0,
+        "tensor_bytes": 0,
+        "storage_bytes": 0,
+        "file_bytes": 0,
+        "dtypes": {},
+        "ignored": [],
+        "problems": [],
+    }
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(_valid(document), indent=2))
+
+
+def _valid(value: Any) -> Any:
+    """File names that are no UTF-8 reach Python as lone surrogates, which JSON readers refuse."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, list):
+        return [_valid(item) for item in value]
+    if isinstance(value, dict):
+        return {_valid(key): _valid(item) for key, item in value.items()}
+    return value
+
+
+def _print_human(checkpoint: Checkpoint) -> None:
+    console = Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
+
+    def line(text: str, style: str = "") -> None:
+        console.print(Text(printable(text), style=style))
+
+    files = f"{count(len(checkpoint.files), 'file')} of {format_size(checkpoint.file_bytes)}"
+    tensors = f"{count(len(checkpoint.tensors), 'tensor')} of {_bytes(checkpoint.tensor_bytes)}"
+    line(f"{checkpoint.origin}: {checkpoint.format}, {files}, {tensors}", "bold")
+    if checkpoint.storage_bytes != checkpoint.tensor_bytes:
+        line(f"  shared storages counted once: {_bytes(checkpoint.storage_bytes)}")
+    for dtype, nbytes in checkpoint.dtype_bytes.items():
+        line(f"  {dtype:<20} {_bytes(nbytes)}")
+    for one in checkpoint.ignored[:_MOST_IGNORED]:
+        line(f"  left out: {one.file}: {one.reason}", "dim")
+    if len(checkpoint.ignored) > _MOST_IGNORED:
+        line(f"  left out: {len(checkpoint.ignored) - _MOST_IGNORED} more (all with --json)", "dim")
+    for problem in checkpoint.problems:
+        style = "red" if problem.severity == "error" else "yellow"
+        line(f"  {problem.severity}: {problem.code}: {problem.message}", style)
+    errors = len(checkpoint.errors)
+    warnings = len(checkpoint.problems) - errors
+    verdict = count(errors, "fault") if errors else "sound"
+    line(verdict + (f", {count(warnings, 'warning')}" if warnings else ""), "bold")
+
+
+def _bytes(nbytes: int) -> str:
+    return format_size(nbytes) if nbytes < 1024 else f"{format_size(nbytes)} ({nbytes:,} bytes)"
