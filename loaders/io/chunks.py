@@ -48,12 +48,22 @@ def plan_chunks(spans: Sequence[Span], block_bytes: int) -> Iterator[Chunk]:
             offset = stop
 
 
+class _Shared:
+    """A span's file, shared by the threads that read it. Its own lock, because opening can take
+    long (network file systems) and must not hold up those who read other files."""
+
+    def __init__(self, left: int) -> None:
+        self.lock = threading.Lock()
+        self.left = left
+        self.file: OpenFile | None = None
+
+
 class ChunkSource:
     """Gives out chunks in order to any number of threads, each with its open file.
 
     A file is opened when its first chunk is taken and closed when its last one was given back, so
     that no more files are open than threads at work: a checkpoint has more shards than a process
-    may have open files.
+    may have open files. `fell_back`: path -> why it was not read directly; of closed files.
     """
 
     def __init__(self, spans: Sequence[Span], block_bytes: int, *, direct: bool = False) -> None:
@@ -61,8 +71,7 @@ class ChunkSource:
         self._chunks = plan_chunks(spans, block_bytes)
         self._direct = direct
         self._lock = threading.Lock()
-        self._open: dict[int, OpenFile] = {}
-        self._left: dict[int, int] = {}
+        self._shared: dict[int, _Shared] = {}
         self._stopped = False
         self.fell_back: dict[str, str] = {}
 
@@ -72,19 +81,19 @@ class ChunkSource:
             chunk = None if self._stopped else next(self._chunks, None)
             if chunk is None:
                 return None
-            file = self._open.get(chunk.span)
-            if file is None:
-                span = self._spans[chunk.span]
-                file = OpenFile(span.path, direct=self._direct)
-                self._open[chunk.span] = file
-                self._left[chunk.span] = span.length
-            return chunk, file
+            span = self._spans[chunk.span]
+            shared = self._shared.setdefault(chunk.span, _Shared(span.length))
+        with shared.lock:
+            if shared.file is None:
+                shared.file = OpenFile(span.path, direct=self._direct)
+            return chunk, shared.file
 
     def give_back(self, chunk: Chunk) -> None:
         """Says that the chunk was read."""
-        with self._lock:
-            self._left[chunk.span] -= chunk.length
-            if self._left[chunk.span] == 0:
+        shared = self._shared[chunk.span]
+        with shared.lock:
+            shared.left -= chunk.length
+            if shared.left == 0:
                 self._close(chunk.span)
 
     def stop(self) -> None:
@@ -94,14 +103,14 @@ class ChunkSource:
 
     def close(self) -> None:
         """Closes what is still open. Only when no thread reads any more."""
-        with self._lock:
-            self._stopped = True
-            for number in list(self._open):
-                self._close(number)
+        self.stop()
+        for number in list(self._shared):
+            self._close(number)
 
     def _close(self, number: int) -> None:
-        file = self._open.pop(number)
-        del self._left[number]
+        file = self._shared.pop(number).file
+        if file is None:
+            return
         if file.fell_back is not None:
             self.fell_back.setdefault(file.path, file.fell_back)
         file.close()

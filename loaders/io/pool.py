@@ -99,9 +99,9 @@ class ReaderPool:
                 into = self._into[chunk.span]
                 assert into is not None  # is dropped only after the span's last chunk
                 read_into(file, into[chunk.start : chunk.start + chunk.length], chunk.offset)
-                self._source.give_back(chunk)
                 del into
                 self._note(chunk)
+                self._source.give_back(chunk)
         except BaseException as error:  # it is raised again in the thread that waits
             self._source.stop()
             with self._change:

@@ -1,0 +1,97 @@
+"""Imports point one way. One row of LAYERS per rule, so that a rule is a line, not a test."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# (files that the rule is about, modules that they may not import, at any depth, and why)
+LAYERS = [
+    ("loaders/**/*.py", {"bench", "pytest", "tests"}, "loaders know nothing of who measures them"),
+    ("loaders/checkpoint/manifest.py", {"loaders", "torch"}, "the manifest is values alone"),
+    (
+        "loaders/checkpoint/*.py",
+        {"loaders.io", "loaders.contract", "loaders.registry"},
+        "what lies on disk is known before any loader",
+    ),
+    (
+        "loaders/io/*.py",
+        {"loaders.contract", "loaders.registry"},
+        "the reading engine serves loaders and ceilings alike",
+    ),
+    (
+        "loaders/contract.py",
+        {"loaders.io", "loaders.registry"},
+        "a contract stands below its users",
+    ),
+    ("loaders/registry.py", {"loaders.io"}, "the registry knows loaders by their contract alone"),
+]
+
+
+def imported(path: Path) -> set[str]:
+    """Every module that a file imports, absolute, whatever function or branch the import is in."""
+    package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from a import b` may import the module a.b
+            found.update({module, *(f"{module}.{alias.name}" for alias in node.names)})
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
+            found.update(
+                argument.value
+                for argument in node.args
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+            )
+    return found
+
+
+def forbidden(modules: set[str], banned: set[str]) -> set[str]:
+    return {
+        module
+        for module in modules
+        if any(module == name or module.startswith(f"{name}.") for name in banned)
+    }
+
+
+@pytest.mark.parametrize(("pattern", "banned", "why"), LAYERS, ids=[row[0] for row in LAYERS])
+def test_imports_point_one_way(pattern: str, banned: set[str], why: str) -> None:
+    files = sorted(ROOT.glob(pattern))
+    assert files, f"no file matches {pattern}: the rule guards nothing"
+    wrong = {
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in files
+        for module in forbidden(imported(path), banned)
+    }
+    assert not wrong, why
+
+
+def test_imports_of_every_kind_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("test_import_direction.ROOT", tmp_path)
+    path = tmp_path / "loaders/io/x.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "import bench.stats as s\n"
+        "def f():\n"
+        "    from bench import records\n"
+        "    from .. import contract\n"
+        "    from . import sibling\n"
+        "    import importlib; importlib.import_module('pytest.thing')\n"
+    )
+    found = imported(path)
+    assert {"bench.stats", "bench.records", "loaders.contract", "loaders.io.sibling"} <= found
+    assert forbidden(found, {"bench", "pytest", "loaders.contract"}) == {
+        "bench",
+        "bench.stats",
+        "bench.records",
+        "loaders.contract",
+        "pytest.thing",
+    }
+    assert forbidden({"benchmark.x"}, {"bench"}) == set()
