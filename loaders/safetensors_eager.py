@@ -32,7 +32,8 @@ class SafetensorsEager(Loader):
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
         require_dtypes(checkpoint)
         for file in checkpoint.files:
-            data = Path(file.path).read_bytes()
+            with naming(file.path):
+                data = Path(file.path).read_bytes()
             if len(data) < file.size:
                 raise TruncatedError(file.path, expected=file.size, found=len(data))
             with stamp("open"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -277,6 +279,41 @@ def test_c39_a_broken_file_is_named(cls: type[Loader], tmp_path: Path) -> None:
     os.truncate(checkpoint.files[0].path, 5000)
     with pytest.raises(LoadError, match=r"big\.safetensors"):
         list(cls().load(checkpoint, Stamps()))
+
+
+def test_c39_no_room_for_a_file(tmp_path: Path) -> None:
+    """C39: too little address space to map or to read into: an error with the file or the size,
+    never a bare MemoryError."""
+    specs = write_shard(tmp_path / "big.safetensors", {"w": Raw("U8", [1], b"x")})
+    checkpoint = checkpoint_of(tmp_path, {"big.safetensors": specs})
+    size = 1 << 30
+    text = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    path = Path(checkpoint.files[0].path)
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+    os.truncate(path, 8 + len(text) + size)  # sparse
+    script = f"""
+import resource, sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from loaders.checkpoint.read import open_checkpoint
+from loaders.registry import get
+from contextlib import nullcontext
+checkpoint = open_checkpoint({str(tmp_path)!r})
+loaders = [get(name)(2) for name in {[cls.name for cls in READERS if cls is not Example]!r}]
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), used + (256 << 20)))
+for loader in loaders:
+    try:
+        list(loader.load(checkpoint, lambda phase: nullcontext()))
+    except Exception as error:
+        assert "big.safetensors" in str(error) or "{size}"[:4] in str(error), repr(error)
+        print(loader.name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {cls.name for cls in READERS if cls is not Example}
 
 
 @pytest.mark.parametrize("code", ["F8_E8M0", "F4"])

@@ -25,13 +25,27 @@ class TruncatedError(LoadError):
         )
 
 
+_FROM_LIBRARIES = (
+    SafetensorError,
+    OSError,
+    MemoryError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+)
+
+
 @contextmanager
 def naming(path: str, tensor: str | None = None) -> Iterator[None]:
     """Turns what a library raises about a file into a LoadError that names it. Libraries say
-    "incomplete metadata" or "unable to mmap" without saying of which of 160 files."""
+    "incomplete metadata" or "Cannot allocate memory" without saying of which of 160 files."""
     try:
         yield
-    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, AttributeError) as error:
+    except _FROM_LIBRARIES as error:
         where = path if tensor is None else f"{path}: tensor {tensor!r}"
-        text = f"{type(error).__name__}: {error}"
-        raise LoadError(f"{where}: {text}; `coldload check` says what is wrong with it") from error
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        advice = "`coldload check` says what is wrong with it"
+        if isinstance(error, MemoryError):
+            advice = "see `ulimit -v` and the memory limits that `coldload host` shows"
+        raise LoadError(f"{where}: {text}; {advice}") from error
