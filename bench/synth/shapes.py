@@ -31,6 +31,7 @@ from loaders.checkpoint.dtypes import itemsize
 FOLDER = Path(__file__).resolve().parents[2] / "datasets"
 FP8 = "float8_e4m3fn"
 FP8_BLOCK = 128
+SCALE = "_scale_inv"  # what a scale's name has after that of its weight
 DTYPES = ("bfloat16", "float16", "float32", FP8)
 
 
@@ -216,7 +217,7 @@ def _stored(shape: Shape, rule: TensorRule) -> Iterator[tuple[str, str, tuple[in
     yield "", dtype, sizes
     if rule.linear and dtype == FP8:
         # Source: README_WEIGHTS.md of DeepSeek-V3; partial blocks have a scale too.
-        yield "_scale_inv", "float32", tuple(-(-size // FP8_BLOCK) for size in sizes)
+        yield SCALE, "float32", tuple(-(-size // FP8_BLOCK) for size in sizes)
 
 
 def elements(shape: Shape) -> dict[str, int]:
