@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,12 @@ HEADROOM = 2
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What a ceiling's reader did: bytes that arrived and their sum, and what it found out."""
+    """What a ceiling's reader did: bytes that arrived and their sum, and what there is to find out
+    about it once the clock has stopped."""
 
     nbytes: int = 0
     total_sum: int = 0
-    details: dict[str, Any] = field(default_factory=dict)
+    find_out: Callable[[], dict[str, Any]] = dict
 
 
 Work = Callable[[Stopwatch, Outcome], None]
@@ -72,7 +73,7 @@ def measure(
             seconds={**watch.spent, "read": total - sum(watch.spent.values()), "total": total},
             ownership=OWNERSHIP.get(reader),
             notes=[],
-            details=outcome.details,
+            details=outcome.find_out(),
         )
         channel.send(report)
     faults = []
@@ -102,7 +103,7 @@ def ring(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str,
         )
         for got in arriving:
             _consume(got.data, watch, outcome)
-        outcome.details = {**options, "huge_kb": huge_kb, **_reasons(fell_back)}
+        outcome.find_out = lambda: {**options, "huge_kb": huge_kb, **_reasons(fell_back)}
 
     return work
 
@@ -123,7 +124,7 @@ def owned(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str
             for chunk in plan_chunks(spans, block):
                 pool.wait(chunk.span, chunk.start + chunk.length)
                 _consume(memory[chunk.span][chunk.start :][: chunk.length], watch, outcome)
-        outcome.details = {**options, **_reasons(pool.fell_back)}
+        outcome.find_out = lambda: {**options, **_reasons(pool.fell_back)}
 
     return work
 
@@ -181,7 +182,7 @@ def first_touch(
             )
             touch(buffer, cores)
         outcome.nbytes = buffer.nbytes
-        outcome.details = {**options, "huge_kb": page_kind(buffer).huge_kb}
+        outcome.find_out = lambda: {**options, "huge_kb": page_kind(buffer).huge_kb}
 
     return work
 

@@ -17,6 +17,7 @@ class Counters:
     """Totals since the process began: seconds, faults, bytes."""
 
     cpu_seconds: float
+    system_seconds: float
     minor_faults: int
     major_faults: int
     device_read_bytes: int | None
@@ -27,6 +28,7 @@ class Counters:
             fetched = self.device_read_bytes - before.device_read_bytes
         return Counters(
             cpu_seconds=self.cpu_seconds - before.cpu_seconds,
+            system_seconds=self.system_seconds - before.system_seconds,
             minor_faults=self.minor_faults - before.minor_faults,
             major_faults=self.major_faults - before.major_faults,
             device_read_bytes=fetched,
@@ -37,6 +39,7 @@ def read_counters() -> Counters:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return Counters(
         cpu_seconds=usage.ru_utime + usage.ru_stime,
+        system_seconds=usage.ru_stime,
         minor_faults=usage.ru_minflt,
         major_faults=usage.ru_majflt,
         device_read_bytes=device_read_bytes(),

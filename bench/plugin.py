@@ -1,1 +1,302 @@
-"""The pytest edge: options, the matrix of cases, the table in the end."""
+"""The pytest edge: options, the matrix of cases, a sample an item, the table in the end.
+
+`pytest` runs the tests and measures nothing; `pytest --benchmark-only` measures and runs no test;
+`pytest bench --benchmark-disable` is the smoke mode. The pass is the outermost parameter, so that
+contestants interleave; in what pytest-benchmark shows and saves, a case stands once, with its
+passes as rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bench import groundwork, matrix
+from bench.cases import Case
+from bench.cores import effective_cores
+from bench.options import add_options, settings_of
+from bench.progress import Progress
+from bench.records import RECORDS, Sample, read_run
+from bench.report import render
+from bench.session import Session
+from bench.settings import Settings, SettingsError
+from bench.storages import Storage, name_storages
+from bench.synth.shapes import shape_names
+from loaders import registry
+from loaders.checkpoint.resolve import Resolved, resolve_model
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+ROOT = Path(__file__).parent.parent
+NOTHING_MEASURED = 1
+
+
+class Bench:
+    """What one pytest session knows: settings, storages, the cases, and the run once it began."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.settings: Settings = settings_of(config)
+        self.cores = effective_cores()
+        self.storages: list[Storage] = name_storages(
+            self.settings.storages, _default_storage(self.settings.model)
+        )
+        labels = [storage.label for storage in self.storages]
+        entries = registry.entries()
+        every = [
+            *matrix.ceiling_cases(self.settings, labels, self.cores),
+            *matrix.loader_cases(self.settings, entries, labels, self.cores),
+        ]
+        self.cases: dict[tuple[str, str], Case] = {
+            (case.phase, case.test_id): case for case in every
+        }
+        self.session: Session | None = None
+        self.measured = 0
+        self.first_stats: dict[str, Any] = {}
+        self.progress = Progress(None)
+
+
+BENCH = pytest.StashKey[Bench]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not _measures(config):
+        return
+    try:
+        config.stash[BENCH] = Bench(config)
+    except SettingsError as error:
+        raise pytest.UsageError(str(error)) from error
+    run_dir = config.stash[BENCH].settings.run_dir
+    if run_dir is not None and (Path(run_dir) / RECORDS).exists():
+        raise pytest.UsageError(f"--run-dir={run_dir}: holds a run already; name a new folder")
+
+
+def _measures(config: pytest.Config) -> bool:
+    """Whether this session has benches: asked for by option, or by naming their folder."""
+    if config.getoption("benchmark_only", False) or config.getoption("benchmark_disable", False):
+        return True
+    return any(_is_bench(Path(str(arg).split("::")[0])) for arg in _named(config))
+
+
+def _named(config: pytest.Config) -> list[str]:
+    return config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
+
+
+def _is_bench(path: Path) -> bool:
+    folder = ROOT / "bench"
+    resolved = path.resolve()
+    return resolved == folder or folder in resolved.parents
+
+
+def _default_storage(model: str) -> Path:
+    """Where the model lies; for made-up ones, here; for the Hub's, its cache."""
+    path = Path(model).expanduser()
+    if path.exists():
+        return path if path.is_dir() else path.parent
+    if model in shape_names() or "/" not in model:
+        return Path.cwd()
+    from huggingface_hub import constants
+
+    cache = Path(constants.HF_HUB_CACHE)
+    return next(folder for folder in [cache, *cache.parents] if folder.is_dir())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Keeps measuring and testing apart where no path was named."""
+    if _named(config):
+        return None
+    if _is_bench(collection_path) and BENCH not in config.stash:
+        return True
+    only = config.getoption("benchmark_only", False)
+    if only and collection_path.resolve() == ROOT / "tests":
+        return True
+    return None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "measure" not in metafunc.fixturenames:
+        return
+    state = metafunc.config.stash[BENCH]
+    phase = metafunc.function.__name__.removeprefix("bench_")
+    names = [name for of, name in state.cases if of == phase]
+    passes = range(1, state.settings.passes + 1)
+    metafunc.parametrize("case", names)
+    metafunc.parametrize(
+        "run_pass", list(passes), ids=[f"pass{n}" for n in passes], scope="session"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Benches pass by pass, each pass in its own shuffled order; tests keep theirs."""
+    state = config.stash.get(BENCH, None)
+    if state is None:
+        return
+    passes = {
+        index: int(str(item.callspec.params["run_pass"]))
+        for index, item in enumerate(items)
+        if isinstance(item, pytest.Function) and "measure" in item.fixturenames
+    }
+    others = [item for index, item in enumerate(items) if index not in passes]
+    items[:] = others + matrix.walk(items, passes, state.settings.seed)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    state = session.config.stash.get(BENCH, None)
+    reporter: TerminalReporter | None = session.config.pluginmanager.getplugin("terminalreporter")
+    if state is None or session.config.option.collectonly:
+        return
+    state.progress = Progress(reporter)
+    if reporter is not None and all(_is_measured(item) for item in session.items):
+        reporter.showfspath = False  # files alternate from item to item: the progress line tells
+
+
+def _is_measured(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and "measure" in item.fixturenames
+
+
+def pytest_report_teststatus(
+    report: pytest.TestReport, config: pytest.Config
+) -> tuple[str, str, str] | None:
+    """No dot for a sample: the progress line tells."""
+    if BENCH in config.stash and "[" in report.nodeid and _is_bench(ROOT / report.nodeid):
+        if report.when == "call" and report.passed:
+            return "passed", "", "PASSED"
+        if report.skipped:
+            return "skipped", "", "SKIPPED"
+    return None
+
+
+@pytest.fixture(scope="session")
+def coldload_session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """The run: the ground is laid when the first sample is due."""
+    state = request.config.stash[BENCH]
+    items = [item for item in request.session.items if _is_measured(item)]
+    cases = list(dict.fromkeys(_case_of(state, item) for item in items))
+    session = state.session = Session(state.settings, state.storages)
+    try:
+        session.start(_lay(request.config, state, session, cases), cases, state.progress.say)
+        state.progress.start(len(items))
+        yield session
+    finally:
+        state.progress.finish()
+        session.close()
+
+
+def _case_of(state: Bench, item: pytest.Item) -> Case:
+    assert isinstance(item, pytest.Function)
+    phase = item.function.__name__.removeprefix("bench_")
+    return state.cases[phase, str(item.callspec.params["case"])]
+
+
+def _lay(
+    config: pytest.Config, state: Bench, session: Session, cases: list[Case]
+) -> groundwork.Ground:
+    found = _resolve(config, state.settings.model)
+    means = groundwork.Means(
+        settings=state.settings,
+        storages=state.storages,
+        cases=cases,
+        server=session.server,
+        work=session.work,
+        say=state.progress.say,
+    )
+    if found.shape is not None:
+        return groundwork.lay_shape(found.shape, means)
+    assert found.path is not None
+    name = found.text if found.kind == "hub" else Path(found.path).resolve().name
+    in_place = not state.settings.storages
+    return groundwork.lay_model(name, Path(found.path), in_place, means)
+
+
+def _resolve(config: pytest.Config, model: str) -> Resolved:
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():  # a download shows its own progress bar
+        return resolve_model(model, shapes=shape_names())
+
+
+@pytest.fixture
+def measure(
+    request: pytest.FixtureRequest, benchmark: Any, run_pass: int, coldload_session: Session
+) -> Callable[[str], None]:
+    """Measures a case once. The test is skipped, or fails, as its sample says."""
+    state = request.config.stash[BENCH]
+    case = _case_of(state, request.node)
+    key = f"bench_{case.phase}[{case.test_id}]"
+    benchmark.name, benchmark.param = key, case.test_id
+    benchmark.fullname = f"{request.node.nodeid.split('::')[0]}::{key}"
+    benchmark.params = {"case": case.test_id}
+
+    def take(_: str) -> None:
+        title = f"{case.title} {case.cache if case.cache != 'none' else ''}"
+        state.progress.sample(case.phase, run_pass, state.settings.passes, title)
+        sample = coldload_session.measure(
+            case, run_pass, lambda run: benchmark.pedantic(run, rounds=1, iterations=1)
+        )
+        benchmark.extra_info.update(case=sample.case, bytes=sample.bytes)
+        if sample.status != "ok":
+            benchmark.has_error = True
+        _merge(request.config, state, benchmark, key, sample)
+        if sample.status == "skipped":
+            pytest.skip(sample.reason or "")
+        assert sample.status == "ok", sample.reason
+        state.measured += 1
+
+    return take
+
+
+def _merge(config: pytest.Config, state: Bench, benchmark: Any, key: str, sample: Sample) -> None:
+    """One row a case: the first pass keeps its row, later passes add their time to it and take
+    their own out. The time is that of the sample that counts (a discarded one was timed first)."""
+    row = benchmark.stats
+    if row is None:
+        return
+    if sample.runner_seconds is not None:
+        row.stats.data[:] = [sample.runner_seconds]
+    rows = config._benchmarksession.benchmarks  # type: ignore[attr-defined]
+    first = state.first_stats.get(key)
+    if sample.status != "ok":
+        rows.remove(row)
+    elif first is None:
+        state.first_stats[key] = row
+    else:
+        first.stats.update(sample.runner_seconds)
+        rows.remove(row)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run that was asked to measure and measured nothing has failed."""
+    config = session.config
+    state = config.stash.get(BENCH, None)
+    if state is None or config.option.collectonly or not config.getoption("benchmark_only", False):
+        return
+    nothing = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+    if state.measured == 0 and exitstatus in nothing:
+        session.exitstatus = NOTHING_MEASURED
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    state = config.stash.get(BENCH, None)
+    if state is None or config.option.collectonly:
+        return
+    if state.session is not None and (state.session.run_dir / RECORDS).exists():
+        run = read_run(state.session.run_dir)
+        if run.plan is not None:
+            width = terminalreporter._tw.fullwidth if terminalreporter.isatty else None
+            terminalreporter.write(render(run, width=width, colour=terminalreporter.hasmarkup))
+    if state.measured == 0 and config.getoption("benchmark_only", False):
+        terminalreporter.write_line(
+            "Nothing was measured. See the reasons with -rs; coldload loaders lists what can run.",
+            red=True,
+        )

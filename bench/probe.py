@@ -74,13 +74,13 @@ def first_look(channel: Channel, *, path: str, cores: int) -> None:
         return max(long, key=lambda pair: pair[0])[1]
 
     evict([Path(path)])
-    rings = [
+    rings: list[Options] = [
         {"direct": True, "block": block, "threads": count, "pages": pages}
         for block, count, pages in itertools.product(BLOCKS, threads, PAGES)
         if block * count * 2 <= RING_BYTES
     ]
     plain = [{**options, "direct": False} for options in rings if options["threads"] <= 2 * cores]
-    whole = {"direct": False, "block": 16 * MIB, "threads": cores, "pages": "4k"}
+    whole: Options = {"direct": False, "block": 16 * MIB, "threads": cores, "pages": "4k"}
     found: dict[str, Any] = {"direct": best(ring, rings, cold=True)}
     found["rates"] = {
         "direct": rate(ring, found["direct"], LONG_TRIAL_BYTES, cold=True),

@@ -59,7 +59,8 @@ class StorageRecord:
 class Sample:
     """One contestant in one pass. `bytes` are payload bytes that arrived; `peak_rss_bytes` is the
     child's high-water mark and `rss_before_bytes` what it held before, so that their difference is
-    the load's own; `details` holds what was found out on the way (block size, fall-backs)."""
+    the load's own; `system_seconds` is the kernel's part of `cpu_seconds`; `details` holds what was
+    found out on the way (block size, fall-backs)."""
 
     case: str
     phase: str
@@ -81,6 +82,7 @@ class Sample:
     runner_seconds: float | None = None
     cache: CacheRecord
     cpu_seconds: float | None = None
+    system_seconds: float | None = None
     minor_faults: int | None = None
     major_faults: int | None = None
     peak_rss_bytes: int | None = None

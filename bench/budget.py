@@ -1,0 +1,59 @@
+"""How long a run will take, and how large a made-up checkpoint may be to fit. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bench.cases import Case
+
+SMALLEST = 16 << 20
+FIXED = 0.2
+"""Seconds of a sample that don't depend on its size: forking, starting threads, eviction."""
+
+MEMORY_RATE = 3e9
+"""Bytes per second assumed for touching, freeing and summing memory around a sample."""
+
+REFETCH = 0.4
+"""Part of the warm samples that find their files evicted by a cold one before them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Bytes per second of a first look at a storage: direct, cold and warm into fresh memory."""
+
+    direct: float
+    cold: float
+    warm: float
+
+
+def sample_seconds(case: Case, size: int, rates: Rates | None) -> float:
+    """Expected seconds of one sample with everything around it."""
+    around = FIXED + size / MEMORY_RATE
+    if rates is None or case.cache == "none":
+        return around + 2 * size / MEMORY_RATE
+    if case.phase == "ceiling":
+        refetch = REFETCH * size / rates.cold if case.cache == "warm" else 0.0
+        rate = {"cold": rates.direct, "warm": rates.warm}[case.cache]
+        return around + refetch + size / rate
+    load = size / (rates.cold if case.cache == "cold" else rates.warm)
+    prove = size / rates.warm + size / MEMORY_RATE
+    refetch = REFETCH * size / rates.cold if case.cache == "warm" else 0.0
+    return around + refetch + load + prove
+
+
+def run_seconds(cases: Iterable[Case], passes: int, size: int, rates: Mapping[str, Rates]) -> float:
+    """Expected seconds of all passes; `rates` by storage label."""
+    return passes * sum(
+        sample_seconds(case, size, rates.get(case.storage) if case.storage else None)
+        for case in cases
+    )
+
+
+def fit(
+    cases: list[Case], passes: int, size: int, budget: float, rates: Mapping[str, Rates]
+) -> int:
+    """The size halved until the run fits the budget, in seconds; never below SMALLEST."""
+    while size > SMALLEST and run_seconds(cases, passes, size, rates) > budget:
+        size = max(size // 2, SMALLEST)
+    return size

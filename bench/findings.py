@@ -1,0 +1,201 @@
+"""The sentences under the table: what limits this host, who wins by how much, what to look at.
+
+Pure functions from a run's records to text. Each is said only with its figures, and a warning ends
+with the next thing to do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from bench.limits_seen import ABOVE
+from bench.records import Run, Sample
+from bench.stats import BOOTSTRAP_FROM, Ratio
+from bench.summary import ByPass, Group, Row, ceilings, groups, noise, rate_of, ratio, title_of
+
+STOCK_THREADS = "safetensors-threads"
+
+
+def findings(run: Run, made: Sequence[Row]) -> list[str]:
+    """What the run found, the host's limits first."""
+    tops = ceilings(run)
+    return [
+        *host_limits(run, tops),
+        *winners(made),
+        *the_bar_counts_views(made),
+        *noise_of_the_run(made),
+    ]
+
+
+def warnings(run: Run, made: Sequence[Row]) -> list[str]:
+    """What makes a figure doubtful or is missing, each with what to do."""
+    plan = run.plan or {}
+    return [
+        *plan.get("notes", ()),
+        *contradictions(made),
+        *not_as_asked(made),
+        *failures(run.samples),
+        *skips(run.samples),
+        *notes_of(made),
+        *few_passes(run),
+    ]
+
+
+def host_limits(run: Run, tops: Mapping[Group, ByPass]) -> list[str]:
+    """One sentence a storage: its direct rate beside what reading into fresh memory gives, and the
+    rates of this memory."""
+    said = []
+    touch = _middle(tops, Group(storage=None, cache="none", ownership="owned"))
+    labels = sorted({group.storage for group in tops if group.storage is not None})
+    for label in labels:
+        ring = _middle(tops, Group(storage=label, cache="cold", ownership="borrowed"))
+        fresh = _middle(tops, Group(storage=label, cache="cold", ownership="owned"))
+        cached = _middle(tops, Group(storage=label, cache="warm", ownership="borrowed"))
+        parts = []
+        if ring is not None:
+            parts.append(f"{ring:.2f} GB/s from the device into a reused ring")
+        if fresh is not None:
+            parts.append(f"{fresh:.2f} GB/s into fresh memory")
+        if cached is not None:
+            parts.append(f"{cached:.2f} GB/s out of the page cache into a ring")
+        sentence = f"{label} gives at most {', '.join(parts)}"
+        if ring is not None and fresh is not None and fresh < 0.8 * ring:
+            sentence += (
+                f". Getting fresh memory, not the storage, limits a cold load into owned memory"
+                f"{f' (first touch {touch:.2f} GB/s)' if touch is not None else ''}"
+            )
+        elif ring is not None:
+            sentence += ". Cold, the storage itself is the limit"
+        said.append(sentence + ".")
+    said += _memory_sentence(run, touch)
+    return said
+
+
+def _memory_sentence(run: Run, touch: float | None) -> list[str]:
+    copies: dict[int, list[float]] = {}
+    for sample in run.samples:
+        rate = rate_of(sample) if sample.status == "ok" else None
+        if sample.loader == "memory-copy" and rate is not None:
+            copies.setdefault(int(sample.options["copiers"]), []).append(rate)
+    parts = [
+        f"{median(rates):.1f} GB/s copied by {count} thread{'s' if count > 1 else ''}"
+        for count, rates in sorted(copies.items())
+    ]
+    if touch is not None:
+        parts.append(f"{touch:.2f} GB/s at first touch, with the better kind of page")
+    return [f"This memory: {', '.join(parts)}."] if parts else []
+
+
+def _middle(tops: Mapping[Group, ByPass], group: Group) -> float | None:
+    by_pass = tops.get(group)
+    return median(by_pass.values()) if by_pass else None
+
+
+def winners(made: Sequence[Row]) -> list[str]:
+    """For each storage, cache state and kind of memory with more than one loader: the best, and by
+    how much it beats the next."""
+    said = []
+    for group, members in groups([row for row in made if not row.twin]).items():
+        loaders = [row for row in members if row.state == group.cache or group.cache == "none"]
+        if len(loaders) < 2:
+            continue
+        best, second = loaders[0], loaders[1]
+        pair = ratio(best, second)
+        where = f"{group.cache} on {group.storage}, {group.ownership}"
+        said.append(f"{where}: {best.title} {_against(pair)} {second.title}.")
+    return said
+
+
+def _against(pair: Ratio | None) -> str:
+    if pair is None:
+        return "has no pass in common with"
+    bounds = f"{pair.low:.2f} to {pair.high:.2f}, {pair.kind} of {pair.n}"
+    if pair.n == 1:
+        return f"was {pair.median:.2f} x as fast, in one pass (no spread known), as"
+    if not pair.shown:
+        return f"leads, but no difference shown ({pair.median:.2f} x, {bounds}), to"
+    return f"is {pair.median:.2f} x ({bounds}) as fast as"
+
+
+def the_bar_counts_views(made: Sequence[Row]) -> list[str]:
+    """What engines' multi-thread bar means: the time until the views are there is not the time to
+    read the bytes."""
+    said = []
+    for row in made:
+        if row.loader != STOCK_THREADS or row.group.cache != "cold" or row.twin:
+            continue
+        opened, total = row.seconds.get("open", 0.0), row.seconds["total"]
+        said.append(
+            f"{row.loader}, cold on {row.group.storage}: opened in {opened:.3f} s of {total:.2f} s."
+            f" Its threads make views; the bytes come when they are touched. A progress bar over "
+            f"shards shows the first figure."
+        )
+    return said
+
+
+def noise_of_the_run(made: Sequence[Row]) -> list[str]:
+    return [
+        f"Noise: {row.title} twice under two names, {row.group.cache} on {row.group.storage}: "
+        f"{pair.median:.2f} x ({pair.low:.2f} to {pair.high:.2f}, {pair.kind} of {pair.n})."
+        for row, pair in noise(made)
+    ]
+
+
+def contradictions(made: Sequence[Row]) -> list[str]:
+    return [
+        f"{row.title}, {row.group.cache} on {row.group.storage}: {row.percent.median:.0f} % of its "
+        f"ceiling. Either bytes came from a cache that was taken for cold, or the ceiling isn't "
+        f"one: run it again with --passes=8, and with --drop-caches as root."
+        for row in made
+        if row.percent is not None and row.percent.median > ABOVE
+    ]
+
+
+def not_as_asked(made: Sequence[Row]) -> list[str]:
+    """Rows whose cache state wasn't the asked one: they stand apart, and why."""
+    return [
+        f"{row.title}: asked {row.group.cache}, was {row.state}; its row stands apart. "
+        f"Is something else reading the files? Try --drop-caches as root."
+        for row in made
+        if row.group.cache != "none" and row.state != row.group.cache
+    ]
+
+
+def failures(samples: Sequence[Sample]) -> list[str]:
+    return [
+        f"FAILED {title_of(sample)}, {sample.cache.requested}, pass {sample.pass_number}: "
+        f"{sample.reason}"
+        for sample in samples
+        if sample.status == "failed"
+    ]
+
+
+def skips(samples: Sequence[Sample]) -> list[str]:
+    """Skipped loaders by reason, each once."""
+    reasons: dict[str, list[str]] = {}
+    for sample in samples:
+        if sample.status == "skipped":
+            reasons.setdefault(sample.reason or "", []).append(title_of(sample))
+    return [
+        f"skipped: {', '.join(Counter(titles))}: {reason}" for reason, titles in reasons.items()
+    ]
+
+
+def notes_of(made: Sequence[Row]) -> list[str]:
+    noted: dict[str, list[str]] = {}
+    for row in made:
+        for note in row.notes:
+            noted.setdefault(note, []).append(row.title)
+    return [f"{', '.join(Counter(titles))}: {note}" for note, titles in noted.items()]
+
+
+def few_passes(run: Run) -> list[str]:
+    passes = int((run.plan or {}).get("passes", 0))
+    if passes >= BOOTSTRAP_FROM or (run.plan or {}).get("smoke"):
+        return []
+    return [
+        f"{passes} passes give a range, not an interval: --passes={BOOTSTRAP_FROM} for one "
+        f"(with a larger --budget)."
+    ]

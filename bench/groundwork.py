@@ -1,0 +1,222 @@
+"""What is laid before the first sample: a look at each storage, the size that fits, the data.
+
+Everything here is outside the measurement. What it decides (a smaller size, a loader that can't
+run) is said in notes that the report shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import budget
+from bench.cases import Case
+from bench.children import Server
+from bench.cores import effective_cores
+from bench.prepare import Prepared, check_space, copy_model, make_shape, prepare, shape_folder
+from bench.probe import FILE_BYTES, write_probe_file
+from bench.settings import Settings
+from bench.sizes import format_size
+from bench.storages import Storage
+from loaders import registry
+from loaders.checkpoint.manifest import Checkpoint, Format
+from loaders.checkpoint.read import open_checkpoint
+
+LOOK_TIMEOUT = 300.0
+SMOKE_FILE_BYTES = 32 << 20
+FORMATS: tuple[Format, ...] = ("safetensors", "pt", "npcache")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What the ground is laid with: the cases that will be measured decide which formats are made;
+    `work` is a folder for the run's own files; `say` shows a line to whoever waits."""
+
+    settings: Settings
+    storages: Sequence[Storage]
+    cases: Sequence[Case]
+    server: Server
+    work: Path
+    say: Say
+
+
+@dataclass(slots=True, kw_only=True)
+class Ground:
+    """What the samples stand on. `size` is the model's payload in bytes; `prepared` by storage
+    label and format; `looks` (bench.probe.first_look) by label; `main` is the format that ceilings
+    read."""
+
+    model: str
+    size: int = 0
+    size_text: str = ""
+    dtype: str = ""
+    main: Format = "safetensors"
+    prepared: dict[tuple[str, str], Prepared] = field(default_factory=dict)
+    looks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    expected_seconds: float = 0.0
+    bounded: bool = False
+    """Whether the budget ends the run: it does where the data is made up to fit it."""
+
+
+def lay_shape(shape: str, means: Means) -> Ground:
+    """For a built-in shape: looks at each storage, halves the size until the run fits its budget,
+    makes the checkpoint in every format that a loader of the run reads."""
+    ground = Ground(model=shape, bounded=not means.settings.smoke)
+    for storage in means.storages:
+        means.say(f"first look at {storage.label} ({storage.path})")
+        ground.looks[storage.label] = _look_at_trial_file(storage, means)
+    _choose_size(ground, means)
+    formats = _formats(means.cases)
+    for storage in means.storages:
+        folder = shape_folder(storage.data, shape, ground.size, None)
+        lacking = [name for name in formats if not (folder / name).exists()]
+        check_space(storage.path, len(lacking) * ground.size)
+        for name in formats:
+            what = f"{shape}, {ground.size_text}, {name}, on {storage.label}"
+            made = make_shape(
+                folder, shape, ground.size, name, _percent(means.say, f"making {what}")
+            )
+            means.say(f"reading the reference of {what}")
+            ready = prepare(made, means.work, f"{storage.label}-{name}", name)
+            ground.prepared[storage.label, name] = ready
+    _agree(ground, formats)
+    _finish(ground, means.storages, next(iter(ground.prepared.values())).checkpoint)
+    return ground
+
+
+def lay_model(name: str, path: Path, in_place: bool, means: Means) -> Ground:
+    """For a real checkpoint: measured where it lies, or copied to each storage that was named."""
+    checkpoint = open_checkpoint(str(path))
+    ground = Ground(model=name, main=checkpoint.format)
+    for storage in means.storages:
+        folder = path
+        if not in_place:
+            means.say(f"copying {name} to {storage.label}")
+            folder = copy_model(checkpoint, storage.data, _percent(means.say, f"copying {name}"))
+        means.say(f"reading the reference of {name} on {storage.label}")
+        ready = prepare(folder, means.work, f"{storage.label}-model", checkpoint.format)
+        ground.prepared[storage.label, checkpoint.format] = ready
+        largest = max(ready.checkpoint.files, key=lambda file: file.size)
+        means.say(f"first look at {storage.label} ({storage.path})")
+        ground.looks[storage.label] = _look(Path(largest.path), means.server)
+    ground.size = checkpoint.tensor_bytes
+    ground.size_text = format_size(ground.size).replace(" ", "")
+    rates = {label: budget.Rates(**look["rates"]) for label, look in ground.looks.items()}
+    ground.expected_seconds = budget.run_seconds(
+        means.cases, means.settings.passes, ground.size, rates
+    )
+    if ground.expected_seconds > means.settings.budget and not means.settings.smoke:
+        ground.notes.append(
+            f"a real model isn't cut to fit the budget: about {ground.expected_seconds / 60:.0f} "
+            f"min expected; fewer: --loader=safetensors-mmap --loader=parallel --passes=1"
+        )
+    _finish(ground, means.storages, checkpoint)
+    return ground
+
+
+def _choose_size(ground: Ground, means: Means) -> None:
+    settings, cases = means.settings, list(means.cases)
+    rates = {label: budget.Rates(**look["rates"]) for label, look in ground.looks.items()}
+    size = settings.size
+    if not settings.smoke:
+        size = budget.fit(cases, settings.passes, size, settings.budget, rates)
+    ground.size = size
+    ground.size_text = format_size(size).replace(" ", "")
+    ground.expected_seconds = budget.run_seconds(cases, settings.passes, size, rates)
+    if size < settings.size:
+        ground.notes.append(
+            f"size halved from {format_size(settings.size)} to {format_size(size)}, so that the "
+            f"run fits --budget={settings.budget:.0f}s on this storage"
+        )
+
+
+def _look_at_trial_file(storage: Storage, means: Means) -> dict[str, Any]:
+    nbytes = SMOKE_FILE_BYTES if means.settings.smoke else FILE_BYTES
+    check_space(storage.path, nbytes)
+    storage.data.mkdir(exist_ok=True)
+    trial = storage.data / "first-look.bin"
+    try:
+        write_probe_file(trial, nbytes)
+        return _look(trial, means.server)
+    finally:
+        trial.unlink(missing_ok=True)
+
+
+def _look(path: Path, server: Server) -> dict[str, Any]:
+    child = server.fork("bench.probe:first_look", path=str(path), cores=effective_cores())
+    try:
+        return child.hear(LOOK_TIMEOUT)
+    finally:
+        child.kill()
+
+
+def _formats(cases: Sequence[Case]) -> list[Format]:
+    """The formats that the loaders of the run read; safetensors always, for the ceilings."""
+    wanted: set[str] = {"safetensors"}
+    for case in cases:
+        entry = registry.entries().get(case.loader)
+        if entry is not None and entry.cls is not None:
+            wanted |= entry.cls.formats
+    return [name for name in FORMATS if name in wanted]
+
+
+def _agree(ground: Ground, formats: Sequence[str]) -> None:
+    """A made-up checkpoint holds the same bytes in every format and on every storage."""
+    all_digests = [ready.reference.digests for ready in ground.prepared.values()]
+    for digests in all_digests[1:]:
+        if digests != all_digests[0]:
+            raise AssertionError(f"the made-up checkpoint differs between {', '.join(formats)}")
+
+
+def _finish(ground: Ground, storages: Sequence[Storage], checkpoint: Checkpoint) -> None:
+    ground.dtype = next(iter(checkpoint.dtype_bytes), "-")
+    for storage in storages:
+        ready = ground.prepared[storage.label, ground.main]
+        largest = max(ready.checkpoint.files, key=lambda file: file.size)
+        storage.examine(Path(largest.path))
+        if storage.residency.method is None:
+            ground.notes.append(
+                f"{storage.label}: what is in the page cache can't be told here "
+                f"({storage.residency.reason}); cache states are `unverified`"
+            )
+
+
+def _percent(say: Say, what: str) -> Callable[[int, int], None]:
+    shown = -1
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        percent = done * 100 // max(total, 1)
+        if percent // 10 != shown // 10 or shown < 0:
+            shown = percent
+            say(f"{what}: {percent} %")
+
+    return progress
+
+
+def problems_of(loader: str, ground: Ground, label: str) -> str | None:
+    """Why a loader can't measure what lies on a storage, or None if it can."""
+    entry = registry.entries()[loader]
+    reason = registry.unavailable(entry)
+    if reason is not None:
+        return reason
+    assert entry.cls is not None
+    if entry.cls.formats and not _readable(entry.cls.formats, ground, label):
+        return f"reads {' or '.join(sorted(entry.cls.formats))}; this model is {ground.main}"
+    return None
+
+
+def prepared_for(loader: str, ground: Ground, label: str) -> Prepared:
+    """The checkpoint that the loader reads on that storage."""
+    cls = registry.get(loader)
+    names = _readable(cls.formats, ground, label) if cls.formats else [ground.main]
+    return ground.prepared[label, names[0]]
+
+
+def _readable(formats: frozenset[str], ground: Ground, label: str) -> list[str]:
+    return [name for name in FORMATS if name in formats and (label, name) in ground.prepared]

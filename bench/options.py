@@ -1,0 +1,70 @@
+"""The options that pytest gets, and from them the settings of the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench import settings as parsing
+from bench.session import default_seed
+from bench.settings import Settings
+
+if TYPE_CHECKING:
+    import pytest
+
+GROUP = "coldload", "coldload: how fast do weights load here"
+# name -> (how pytest takes it, help); all optional
+OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "model": (
+        {},
+        "a checkpoint's folder or file, a Hub id, or a built-in shape (default: "
+        f"{parsing.DEFAULT_MODEL})",
+    ),
+    "storage": (
+        {"action": "append"},
+        "a folder on the storage to measure, or label:folder; repeatable. Write --storage=/mnt/x, "
+        "with the equals sign (default: here)",
+    ),
+    "loader": (
+        {"action": "append"},
+        "a loader, or loader:option=value,...; repeatable (default: every one that can run)",
+    ),
+    "cache": ({}, "cold, warm or both (default: both)"),
+    "threads": ({}, "thread counts, such as 1,2,4 (default: the cores this process may use)"),
+    "passes": ({}, f"how often the matrix is walked (default: {parsing.DEFAULT_PASSES})"),
+    "size": ({}, f"size of a made-up checkpoint (default: {parsing.DEFAULT_SIZE})"),
+    "budget": (
+        {},
+        f"time that a run of a built-in shape may take; its size is halved until it fits (default: "
+        f"{parsing.DEFAULT_BUDGET:.0f}s)",
+    ),
+    "run-dir": ({}, "where the records go (default: runs/<UTC time>)"),
+    "seed": ({}, "of the shuffled orders (default: another one in each run)"),
+    "drop-caches": (
+        {"action": "store_true"},
+        "drop the whole host's page cache before each cold sample (needs root)",
+    ),
+    "full": ({"action": "store_true"}, "every case of every phase, not the short selection"),
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup(*GROUP)
+    for name, (how, text) in OPTIONS.items():
+        group.addoption(f"--{name}", dest=_dest(name), help=text, **how)
+
+
+def settings_of(config: pytest.Config) -> Settings:
+    """SettingsError for a value that can't be used."""
+    given = {name.replace("-", "_"): config.getoption(_dest(name)) for name in OPTIONS}
+    seed = given.pop("seed")
+    if seed is not None and not str(seed).isdecimal():
+        raise parsing.SettingsError(f"--seed={seed}: expected a whole number")
+    return parsing.parse_settings(
+        given,
+        smoke=bool(config.getoption("benchmark_disable", False)),
+        seed=default_seed() if seed is None else int(seed),
+    )
+
+
+def _dest(name: str) -> str:
+    return f"coldload_{name.replace('-', '_')}"

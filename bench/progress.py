@@ -1,0 +1,57 @@
+"""What a waiting person sees: one line for the phase at work, with the time left."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+EVERY = 15.0
+"""Seconds between lines where they can't be overwritten."""
+
+
+class Progress:
+    """Lines through pytest's terminal reporter: overwritten on a terminal, sparse elsewhere."""
+
+    def __init__(self, reporter: TerminalReporter | None) -> None:
+        self._reporter = reporter
+        self._total = 0
+        self._done = 0
+        self._began = time.monotonic()
+        self._said = 0.0
+        self._phase = ""
+
+    def say(self, text: str) -> None:
+        """A line of set-up."""
+        if self._reporter is None:
+            return
+        if self._reporter.isatty:
+            self._reporter.rewrite(text, erase=True)
+        else:
+            self._reporter.write_line(text)
+
+    def start(self, total: int) -> None:
+        self._total, self._done, self._began = total, 0, time.monotonic()
+
+    def sample(self, phase: str, number: int, passes: int, title: str) -> None:
+        """Before a sample: where the run is. Not on a terminal: at a new pass, and now and then."""
+        if self._reporter is None:
+            return
+        spent = time.monotonic() - self._began
+        left = ""
+        if self._done >= 3:
+            seconds = spent / self._done * (self._total - self._done)
+            left = f", {int(seconds) // 60}:{int(seconds) % 60:02d} left"
+        line = f"pass {number}/{passes}  {self._done}/{self._total}{left}  {phase}: {title}"
+        if self._reporter.isatty:
+            self._reporter.rewrite(line, erase=True)
+        elif f"{number}" != self._phase or spent - self._said > EVERY:
+            self._reporter.write_line(line)
+            self._said, self._phase = spent, f"{number}"
+        self._done += 1
+
+    def finish(self) -> None:
+        if self._reporter is not None and self._reporter.isatty:
+            self._reporter.rewrite("", erase=True)

@@ -1,0 +1,187 @@
+"""The table in the terminal: rows of a run, its ceilings, and the sentences under them.
+
+Reads records only, so that a run can be shown again at any time. A column is a row of data.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bench.findings import findings, warnings
+from bench.limits_seen import limit
+from bench.records import Run, Sample, measured
+from bench.sizes import format_size
+from bench.stats import Spread, spread
+from bench.summary import ByPass, Group, Row, ceilings, groups, rate_of, rows, title_of
+
+PLAIN_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A heading, what it shows of a row, and whether figures stand on the right."""
+
+    title: str
+    show: Callable[[Row], str]
+    right: bool = True
+
+
+def _stage(name: str) -> Callable[[Row], str]:
+    return lambda row: f"{row.seconds[name]:.2f}" if name in row.seconds else ""
+
+
+def _optional(text: str, value: float | None) -> str:
+    return "" if value is None else text.format(value)
+
+
+def _range(found: Spread) -> str:
+    return f"{found.low:.2f}-{found.high:.2f}" if found.n > 1 else "1 pass"
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column(title="loader", show=lambda row: row.title, right=False),
+    Column(title="thr", show=lambda row: _optional("{}", row.threads)),
+    Column(title="GB/s", show=lambda row: f"{row.rate.median:.2f}"),
+    Column(title="range", show=lambda row: _range(row.rate)),
+    Column(
+        title="% ceil",
+        show=lambda row: _optional("{:.0f}", row.percent.median if row.percent else None),
+    ),
+    Column(title="open s", show=_stage("open")),
+    Column(title="alloc s", show=_stage("allocate")),
+    Column(title="read s", show=_stage("read")),
+    Column(title="consume s", show=_stage("consume")),
+    Column(title="CPU s/GB", show=lambda row: _optional("{:.2f}", row.cpu_per_gb)),
+    Column(title="minor flt", show=lambda row: _optional("{:.0f}", row.minor_faults)),
+    Column(title="major flt", show=lambda row: _optional("{:.0f}", row.major_faults)),
+    Column(title="peak MiB", show=lambda row: _optional("{:.0f}", _mib(row.peak_bytes))),
+    Column(title="was", show=lambda row: row.state, right=False),
+)
+
+
+def _mib(nbytes: float | None) -> float | None:
+    return None if nbytes is None else nbytes / 2**20
+
+
+def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
+    """The whole report as text: `width` columns (PLAIN_WIDTH for None), colours if asked."""
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=max(width or PLAIN_WIDTH, 100),
+        force_terminal=colour,
+        no_color=not colour,
+        highlight=False,
+        emoji=False,
+    )
+    made = rows(run)
+    tops = ceilings(run)
+    cores = int(run.host["cores"]) if run.host else 1
+    console.print(escape(headline(run)))
+    for group, members in groups(made).items():
+        console.print()
+        console.print(_table(run, group, members, tops, cores))
+    tested = _ceiling_table(run)
+    if tested is not None:
+        console.print()
+        console.print(tested)
+    for title, said in (("", findings(run, made)), ("Note:", warnings(run, made))):
+        if said:
+            console.print()
+        for sentence in said:
+            console.print(escape(f"{title} {sentence}".strip()))
+    console.print()
+    console.print(escape(f"Records: {run.path}. What is missing: coldload runs {run.path.parent}"))
+    return out.getvalue()
+
+
+def headline(run: Run) -> str:
+    """What was measured, on what."""
+    plan, host = run.plan or {}, run.host or {}
+    smoke = " (smoke: these figures mean nothing)" if plan.get("smoke") else ""
+    size = format_size(int(plan["size"])) if "size" in plan else "?"
+    machine = host.get("host", {})
+    cpu = machine.get("cpu", {}).get("model") or "unknown CPU"
+    where = ", ".join(
+        f"{label}: {facts.get('fs_type')} on {(facts.get('block') or {}).get('disk') or 'no disk'}"
+        for label, facts in machine.get("storage", {}).items()
+    )
+    return (
+        f"coldload{smoke}: {plan.get('model', '?')}, {size}, {plan.get('dtype', '?')}; "
+        f"{host.get('cores', '?')} cores of {cpu}; {where}"
+    )
+
+
+def _title(run: Run, group: Group) -> str:
+    words = (run.host or {}).get("coldness", {}).get(group.storage, "")
+    cache = {"cold": words or "cold", "warm": "warm: in the page cache", "none": "no file is read"}
+    memory = {
+        "mapped": "pages of the file",
+        "borrowed": "a reused buffer",
+        "owned": "memory of its own",
+        "device": "the device's memory",
+    }
+    return f"{group.storage}, {cache[group.cache]} -> {memory[group.ownership]} ({group.ownership})"
+
+
+def _table(
+    run: Run, group: Group, members: Sequence[Row], tops: Mapping[Group, ByPass], cores: int
+) -> Table:
+    table = Table(title=escape(_title(run, group)), title_justify="left", box=None, pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True)
+    table.add_column("limited by")
+    for row in members:
+        shown = [escape(column.show(row)) for column in COLUMNS]
+        table.add_row(*shown, escape(limit(row, tops, cores)))
+    return table
+
+
+def _ceiling_table(run: Run) -> Table | None:
+    by_case: dict[str, list[Sample]] = {}
+    for sample in measured(run.samples):
+        if sample.phase == "ceiling" and rate_of(sample) is not None:
+            by_case.setdefault(sample.case, []).append(sample)
+    if not by_case:
+        return None
+    table = Table(title="Ceilings", title_justify="left", box=None, pad_edge=False)
+    for title in ("ceiling", "storage", "cache", "GB/s", "range", "how"):
+        table.add_column(title, justify="right" if title in {"GB/s", "range"} else "left")
+    for samples in by_case.values():
+        rates = [rate for sample in samples if (rate := rate_of(sample)) is not None]
+        found = spread(rates)
+        assert found is not None
+        first = samples[0]
+        table.add_row(
+            escape(title_of(first)),
+            escape(first.storage.label if first.storage else "memory"),
+            first.cache.state if first.cache.state != "none" else first.cache.requested,
+            f"{found.median:.2f}",
+            _range(found),
+            escape(_how(first)),
+        )
+    return table
+
+
+def _how(sample: Sample) -> str:
+    details = sample.details
+    parts = []
+    if "direct" in details:
+        parts.append("O_DIRECT" if details["direct"] else "through the page cache")
+    if "block" in details:
+        parts.append(f"{details['threads']} x {format_size(details['block'])}")
+    if "pages" in details:
+        huge = details.get("huge_kb")
+        found = "" if huge is None else f" ({huge / 1024:.0f} MiB of them huge)"
+        parts.append(f"{details['pages']} pages{found}")
+    if "engine" in details:
+        parts.append(f"{details['engine']}, not consumed")
+    if "fell_back" in details:
+        parts.append(f"fell back: {'; '.join(details['fell_back'])}")
+    return ", ".join(parts)

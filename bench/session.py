@@ -1,0 +1,269 @@
+"""A run: measures each case in each pass and writes every sample down at once."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from bench import fio, groundwork
+from bench.cases import Case
+from bench.children import Server
+from bench.cores import effective_cores
+from bench.groundwork import Ground, Say
+from bench.host.facts import host_facts
+from bench.limits import raise_nofile
+from bench.memory import available_bytes
+from bench.probe import ceiling_options
+from bench.records import SCHEMA, CacheRecord, Sample, Seconds, Writer
+from bench.residency import UNKNOWN
+from bench.sampling import Job, Timed, take
+from bench.settings import Settings
+from bench.sizes import format_size
+from bench.storages import Storage
+from loaders import registry
+
+MEMORY_SPARE = 512 << 20
+"""Memory left to everything else when it is decided whether a loader may hold a checkpoint."""
+
+RECYCLED = 1 << 30
+"""The most memory that is touched and freed before a sample."""
+
+COPY_BYTES = 256 << 20
+SLOWEST = 10e6
+"""Bytes per second below which a child counts as hanging."""
+
+
+class Session:
+    """One run. Made with the ground laid; `measure` each case in each pass, then `close`."""
+
+    def __init__(self, settings: Settings, storages: Sequence[Storage]) -> None:
+        self.settings = settings
+        self.storages = {storage.label: storage for storage in storages}
+        self.cores = effective_cores()
+        self.run_dir = run_folder(settings)
+        self.work = Path(tempfile.mkdtemp(prefix="coldload-"))
+        self.writer = Writer(self.run_dir)
+        self.server = Server(self.run_dir / "children.log")
+        self._ground: Ground | None = None
+        self._deadline: float | None = None
+
+    @property
+    def ground(self) -> Ground:
+        assert self._ground is not None, "the ground is laid before anything is measured"
+        return self._ground
+
+    def start(self, ground: Ground, cases: Sequence[Case], say: Say) -> None:
+        """Writes the plan and the host down; from here on the budget runs."""
+        self._ground = ground
+        shards = max(len(ready.checkpoint.files) for ready in ground.prepared.values())
+        raise_nofile(shards * 2 + 256)
+        for ready in ground.prepared.values():
+            self.server.preload("bench.child:manifest", path=str(ready.manifest_path))
+            self.server.preload("bench.child:reference", path=str(ready.reference_path))
+        settings = self.settings
+        self.writer.append(
+            {
+                "kind": "plan",
+                "schema": SCHEMA,
+                "started": datetime.now(UTC).isoformat(timespec="seconds"),
+                "model": ground.model,
+                "size": ground.size,
+                "dtype": ground.dtype,
+                "passes": settings.passes,
+                "seed": settings.seed,
+                "budget": settings.budget if ground.bounded else None,
+                "smoke": settings.smoke,
+                "notes": ground.notes,
+                "cases": [self.case_id(case) for case in cases],
+            }
+        )
+        paths = {label: storage.path for label, storage in self.storages.items()}
+        self.writer.append(
+            {
+                "kind": "host",
+                "schema": SCHEMA,
+                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+                "cores": self.cores,
+                "host": host_facts(paths),
+                "first_look": ground.looks,
+                "coldness": {s.label: s.coldness for s in self.storages.values()},
+                "residency": {s.label: s.residency.method for s in self.storages.values()},
+            }
+        )
+        if ground.bounded:
+            self._deadline = time.monotonic() + settings.budget
+        say(
+            f"measuring {len(cases)} cases x {settings.passes} passes, {ground.model} "
+            f"{ground.size_text}; about {ground.expected_seconds:.0f} s"
+        )
+
+    def case_id(self, case: Case) -> str:
+        ground = self.ground
+        return case.case_id(model=ground.model, size=ground.size_text, dtype=ground.dtype)
+
+    def measure(self, case: Case, number: int, timed: Timed) -> Sample:
+        """One sample of a case: taken, or skipped with its reason; on disk when this returns."""
+        reason = self._reason_to_skip(case)
+        if reason is not None:
+            sample = self._blank(case, number, "skipped", reason)
+        elif case.loader == "fio" and case.phase == "ceiling":
+            sample = self._fio(case, number, timed)
+        else:
+            job = self._job(case, number)
+            sample = take(self.server, job, timed, lambda bad: self.writer.append(bad.to_json()))
+        self.writer.append(sample.to_json())
+        return sample
+
+    def close(self) -> None:
+        self.server.close()
+        self.writer.close()
+        shutil.rmtree(self.work, ignore_errors=True)
+        log = self.run_dir / "children.log"
+        if log.exists() and log.stat().st_size == 0:
+            log.unlink()
+
+    def _reason_to_skip(self, case: Case) -> str | None:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return f"the budget of {self.settings.budget:.0f} s is spent"
+        storage = self.storages.get(case.storage or "")
+        if case.cache == "cold" and storage is not None and storage.cold_kind == "memory":
+            return storage.coldness
+        if case.phase == "ceiling":
+            if case.loader == "fio" and not fio.installed():
+                return "fio isn't installed"
+            return None
+        assert case.storage is not None
+        reason = groundwork.problems_of(case.loader, self.ground, case.storage)
+        return reason or self._memory_short(case)
+
+    def _memory_short(self, case: Case) -> str | None:
+        assert case.storage is not None
+        ready = groundwork.prepared_for(case.loader, self.ground, case.storage)
+        loader = registry.get(case.loader)(threads=case.threads or 1, **case.options)
+        need = loader.memory_bytes(ready.checkpoint)
+        have = available_bytes() - MEMORY_SPARE
+        if need <= have:
+            return None
+        return (
+            f"holds the whole checkpoint: {format_size(need)} of memory needed, "
+            f"{format_size(max(have, 0))} free; loaders whose memory is `mapped` or `borrowed` can"
+        )
+
+    def _blank(self, case: Case, number: int, status: Any, reason: str | None) -> Sample:
+        storage = self.storages.get(case.storage or "")
+        return Sample(
+            case=self.case_id(case),
+            phase=case.phase,
+            loader=case.loader,
+            options={**case.options, **({"twin": True} if case.twin else {})},
+            threads=case.threads,
+            model=self.ground.model,
+            size=self.ground.size,
+            dtype=self.ground.dtype,
+            storage=storage.record if storage else None,
+            device=case.device,
+            layout=case.layout,
+            pass_number=number,
+            status=status,
+            reason=reason,
+            smoke=self.settings.smoke,
+            cache=CacheRecord(requested=case.cache),
+        )
+
+    def _job(self, case: Case, number: int) -> Job:
+        storage = self.storages.get(case.storage or "")
+        common: dict[str, Any] = {"cores": self.cores, "touch_bytes": self._recycled()}
+        synthetic = False
+        if case.phase == "ceiling":
+            target = "bench.ceilings:measure"
+            ready = self.ground.prepared[storage.label, self.ground.main] if storage else None
+            args = {
+                **common,
+                "reader": case.loader,
+                "files": [str(path) for path in ready.paths] if ready else [],
+                "sizes": ready.sizes if ready else [],
+                "expected_sum": ready.file_sum if ready else None,
+                "options": self._ceiling_options(case),
+            }
+        else:
+            assert case.storage is not None
+            ready = groundwork.prepared_for(case.loader, self.ground, case.storage)
+            target = "bench.child:disk_to_host"
+            synthetic = registry.get(case.loader).synthetic
+            args = {
+                **common,
+                "loader": case.loader,
+                "options": dict(case.options),
+                "threads": case.threads or 1,
+                "manifest_path": str(ready.manifest_path),
+                "reference_path": str(ready.reference_path),
+            }
+        return Job(
+            case=case,
+            blank=self._blank(case, number, "failed", None),
+            target=target,
+            args=args,
+            prepared=ready,
+            residency=storage.residency if storage else UNKNOWN,
+            charged=storage.charged if storage else None,
+            timeout=60 + self.ground.size / SLOWEST,
+            drop_host_cache=self.settings.drop_caches,
+            synthetic=synthetic,
+        )
+
+    def _ceiling_options(self, case: Case) -> dict[str, Any]:
+        if case.storage is None:
+            nbytes = min(self.ground.size, COPY_BYTES)
+            return {**case.options, "bytes": nbytes}
+        asked = {**case.options, "cache": case.cache}
+        return ceiling_options(self.ground.looks[case.storage], case.loader, asked)
+
+    def _recycled(self) -> int:
+        return min(self.ground.size, RECYCLED, available_bytes() // 4)
+
+    def _fio(self, case: Case, number: int, timed: Timed) -> Sample:
+        assert case.storage is not None
+        ready = self.ground.prepared[case.storage, self.ground.main]
+        blank = self._blank(case, number, "failed", None)
+        files = [str(path) for path in ready.paths]
+        results: list[fio.FioResult] = []
+        try:
+            timed(lambda: results.append(fio.run(files, 60 + self.ground.size / SLOWEST)))
+        except fio.FioError as error:
+            return replace(blank, reason=str(error))
+        found = results[0]
+        return replace(
+            blank,
+            status="ok",
+            bytes=found.nbytes,
+            seconds=Seconds(read=found.seconds, total=found.seconds),
+            details={"engine": found.engine, "consumed": False},
+        )
+
+
+def run_folder(settings: Settings) -> Path:
+    """`--run-dir`, or `runs/<UTC time>`, which is new."""
+    if settings.run_dir is not None:
+        return Path(settings.run_dir)
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    folder = Path("runs") / stamp
+    suffix = 2
+    while folder.exists():
+        folder = Path("runs") / f"{stamp}-{suffix}"
+        suffix += 1
+    return folder
+
+
+def default_seed() -> int:
+    """Another order in each run; recorded in its plan."""
+    return xxhash.xxh32_intdigest(str(time.time_ns()).encode())

@@ -1,0 +1,85 @@
+"""The storages of a run: a folder each, the name that records give it, and what is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.deviceread import reader_is_charged
+from bench.filesystems import coldness
+from bench.host.facts import storage_facts
+from bench.host.machine import virtual
+from bench.records import StorageRecord
+from bench.residency import UNKNOWN, Residency, choose_method
+from bench.settings import SettingsError, StorageChoice
+
+DATA = ".coldload"
+"""The folder that made and copied checkpoints lie in, on the storage that is measured."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Storage:
+    """A folder to measure on. `coldness` is in words; `cold_kind` as bench.filesystems has it."""
+
+    label: str
+    path: Path
+    record: StorageRecord
+    cold_kind: str
+    coldness: str
+    residency: Residency = UNKNOWN
+    charged: bool | None = None
+
+    @property
+    def data(self) -> Path:
+        return self.path / DATA
+
+    def examine(self, file: Path) -> None:
+        """Finds out, on a file there, how its residency can be known and whether fetched bytes are
+        charged to the reader. Disturbs the file's cached pages."""
+        self.residency = choose_method(file)
+        self.charged = reader_is_charged(file, self.residency)
+
+
+def name_storages(choices: tuple[StorageChoice, ...], default: Path) -> list[Storage]:
+    """The chosen folders (or the default one) with their labels: those given, else the file
+    system's name, numbered where two have the same. SettingsError for a path that isn't a folder.
+    """
+    named: list[Storage] = []
+    for choice in choices or (StorageChoice(label=None, path=str(default)),):
+        path = Path(choice.path).expanduser()
+        if not path.is_dir():
+            found = "a file" if path.is_file() else "nothing"
+            raise SettingsError(f"--storage={choice.path}: expected a folder, found {found} there")
+        path = path.resolve()
+        facts: dict[str, Any] = storage_facts(path, virtual())
+        fs_type = str(facts["fs_type"] or "unknown")
+        taken = {storage.label for storage in named}
+        label = choice.label or _free_label(fs_type, taken)
+        cold = coldness(fs_type, device=_disk(facts), virtual=virtual())
+        named.append(
+            Storage(
+                label=label,
+                path=path,
+                record=StorageRecord(
+                    label=label,
+                    file_system=facts["fs_type"],
+                    mount=facts["mount_point"],
+                    device=_disk(facts),
+                ),
+                cold_kind=cold.kind,
+                coldness=cold.words,
+            )
+        )
+    return named
+
+
+def _free_label(fs_type: str, taken: set[str]) -> str:
+    number = 1
+    while (label := fs_type if number == 1 else f"{fs_type}-{number}") in taken:
+        number += 1
+    return label
+
+
+def _disk(facts: dict[str, Any]) -> str | None:
+    return str(facts["block"]["disk"]) if facts["block"] else None
