@@ -37,15 +37,18 @@ class Pt(Loader):
         return sum(unmapped) + copied_bytes(checkpoint)
 
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
+        with stamp("open"):
+            mapped = {file.path for file in checkpoint.files if self._maps(file.path)}
+        if not mapped:
+            self.ownership = "owned"
         for file in checkpoint.files:
-            if self._maps(file.path):
+            if file.path in mapped:
                 with stamp("open"):
                     tensors = load_weights(file.path, mmap=True)
             else:
                 if self.settings["mmap"]:
-                    self.note(
-                        f"mmap refused: {file.name} is a legacy torch.save file; read instead"
-                    )
+                    what = f"{file.name} is a legacy torch.save file"
+                    self.note(f"mmap refused: {what}; read without")
                 tensors = load_weights(file.path, mmap=False)
             yield from drained(file.path, tensors)
 

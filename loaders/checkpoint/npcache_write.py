@@ -57,9 +57,11 @@ def _array(tensor: torch.Tensor, dtype: str) -> np.ndarray[Any, np.dtype[Any]]:
     import torch
 
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    raw = plain.reshape(-1).view(torch.uint8).numpy()
     # numpy_dtype names little-endian types; memory is in the order of this host
     native = np.dtype(numpy_dtype(dtype)).newbyteorder("=")
+    # an axis of length 0 or 1 may have any stride, which no view as bytes can be made of
+    dense = plain.as_strided((plain.numel(),), (1,))
+    raw = dense.view(torch.uint8).numpy()
     return raw.view(native).reshape(tuple(tensor.shape))
 
 

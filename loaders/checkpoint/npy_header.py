@@ -43,7 +43,7 @@ def read_npy_header(fd: int, size: int) -> NpyHeader:
     """The header of an open .npy file of `size` bytes, whose data must end where the file ends.
     NpyError if it is damaged, truncated, of another byte order or of Python objects."""
     if size == 0:
-        raise NpyError("truncated-file", "an empty file (0 bytes), not a .npy array")
+        raise NpyError("empty-file", "an empty file (0 bytes), not a .npy array")
     head = read_at(fd, 0, 12)
     if head[:6] != _MAGIC or len(head) < 10:
         raise NpyError("not-weights", f"no .npy array (first bytes {head[:8].hex(' ')})")

@@ -79,7 +79,7 @@ def _is_safetensors(head: bytes, size: int) -> bool:
 def _what_else(head: bytes, size: int) -> tuple[str, str]:
     """(problem code, sentence) of a file that begins as neither form of torch.save."""
     if size == 0:
-        return "truncated-file", "an empty file (0 bytes): fetch it again"
+        return "empty-file", "an empty file (0 bytes): fetch it again"
     if head[257:262] == b"ustar":
         return "tar-archive", (
             "a tar archive: torch before 0.1.10 saved so, which torch.load(weights_only=True) "

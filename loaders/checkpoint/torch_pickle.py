@@ -248,7 +248,11 @@ def _unsupported(code: bytes) -> str:
 
 
 def _push(make: Callable[[_Machine], object]) -> Callable[[_Machine], None]:
-    return lambda machine: machine.stack.append(make(machine))
+    def push(machine: _Machine) -> None:
+        made = make(machine)  # first: it may put another stack in place
+        machine.stack.append(made)
+
+    return push
 
 
 _METHODS: dict[bytes, Callable[[_Machine], None]] = {

@@ -43,7 +43,19 @@ def drained(path: str, tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, 
             raise LoadError(f"{path}: tensor {name!r} is no plain array of numbers")
         if tensor.device.type != "cpu":
             raise LoadError(f"{path}: tensor {name!r} is on {tensor.device}, without data")
-        yield name, tensor.resolve_conj().resolve_neg().contiguous()
+        yield name, _dense(tensor)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, also in its strides: torch lets an axis of length 1 (or 0) have any, calls that
+    contiguous and then can't view it as bytes."""
+    plain = tensor.resolve_conj().resolve_neg().contiguous()
+    if plain.dim() == 0 or plain.stride(-1) == 1:
+        return plain
+    steps = [1]
+    for extent in reversed(plain.shape[1:]):
+        steps.insert(0, steps[0] * max(extent, 1))
+    return plain.as_strided(plain.shape, steps)
 
 
 def copied_bytes(checkpoint: Checkpoint) -> int:
