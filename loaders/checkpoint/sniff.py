@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import Final
 
 from loaders.checkpoint.text import shown
@@ -66,4 +67,8 @@ def _pointer_size(head: bytes) -> int | None:
 
 def _is_text(head: bytes) -> bool:
     # A safetensors header is text too, but behind eight bytes of length with zeros among them.
-    return bool(head.strip()) and all(byte >= 32 or byte in b"\t\n\r" for byte in head)
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # it may end in a character
+    except UnicodeDecodeError:
+        return False
+    return bool(text.strip()) and all(c.isprintable() or c in "\t\n\r\f\ufeff" for c in text)
