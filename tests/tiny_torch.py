@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,35 @@ def named(items: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
         assert name not in found
         found[name] = tensor
     return found
+
+
+def repack(
+    path: Path,
+    change: dict[str, Callable[[bytes], bytes]] | None = None,
+    compress: Collection[str] = (),
+    leave_out: Collection[str] = (),
+    add: dict[str, bytes] | None = None,
+) -> None:
+    """Writes a torch zip again with records changed, compressed, left out or added."""
+    with zipfile.ZipFile(path) as old:
+        records = [(name, old.read(name)) for name in old.namelist()]
+    with zipfile.ZipFile(path, "w") as new:
+        for name, data in records:
+            short = name.partition("/")[2]
+            if short in leave_out:
+                continue
+            kind = zipfile.ZIP_DEFLATED if short in compress else zipfile.ZIP_STORED
+            new.writestr(name, (change or {}).get(short, lambda d: d)(data), kind)
+        for short, data in (add or {}).items():
+            new.writestr(records[0][0].partition("/")[0] + "/" + short, data)
+
+
+def zip_of(pickled: bytes, path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", pickled)
+        archive.writestr("x/version", "3\n")
+    return path
+
+
+def names(path: Path) -> list[str]:
+    return sorted(spec.name for spec in manifest(path)[0])

@@ -13,11 +13,17 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from pickle import decode_long
-from pickletools import opcodes
 from typing import BinaryIO
 
 from loaders.checkpoint.torch_globals import CALLS, lookup, stored_dtype
-from loaders.checkpoint.torch_values import Global, Opaque, RefusedError, Storage
+from loaders.checkpoint.torch_values import (
+    Global,
+    Opaque,
+    RefusedError,
+    Storage,
+    dict_key,
+    unsupported,
+)
 
 MAX_INSTRUCTIONS = 12_000_000  # some 350 000 tensors; published files have thousands
 MAX_COPIED = 2_000_000  # items of dicts that are built from a list (Python 2)
@@ -70,7 +76,7 @@ class _Machine:
                 return self.stack.pop()
             method = methods.get(code)
             if method is None:
-                raise RefusedError("unsupported-pickle", _unsupported(code))
+                raise RefusedError("unsupported-pickle", unsupported(code))
             method(self)
         raise RefusedError(
             "pickle-too-large",
@@ -137,7 +143,7 @@ class _Machine:
         if self.copied > MAX_COPIED:
             raise RefusedError("pickle-too-large", "the pickle copies one list over and over")
         for key, value in pairs:
-            made[_key(key)] = value
+            made[dict_key(key)] = value
         return made
 
     def build(self) -> None:
@@ -167,13 +173,13 @@ class _Machine:
     def setitem(self) -> None:
         value = self.stack.pop()
         key = self.stack.pop()
-        self.target_dict()[_key(key)] = value
+        self.target_dict()[dict_key(key)] = value
 
     def setitems(self) -> None:
         items = self.pop_mark()
         target = self.target_dict()
         for at in range(0, len(items), 2):
-            target[_key(items[at])] = items[at + 1]
+            target[dict_key(items[at])] = items[at + 1]
 
     def target_dict(self) -> dict[object, object]:
         target = self.stack[-1]
@@ -219,32 +225,6 @@ class _Machine:
                 "corrupt-pickle", f"storage {key[:40]!r} is described twice and differently"
             )
         self.stack.append(storage)
-
-
-def _key(key: object) -> object:
-    """The same if it may be a dict's key. Tuples only flat: the hash of a nested one can take
-    forever or overflow the C stack."""
-    atoms = key if isinstance(key, tuple) else (key,)
-    if len(atoms) > 16 or not all(
-        atom is None or isinstance(atom, str | int | float) for atom in atoms
-    ):
-        raise RefusedError(
-            "unsupported-pickle",
-            f"a dict in the pickle has a key of type {type(key).__name__}, no name or number",
-        )
-    if any(isinstance(atom, int) and not -(2**63) <= atom < 2**63 for atom in atoms):
-        raise RefusedError("unsupported-pickle", "a dict in the pickle has a key beyond 64 bits")
-    return key
-
-
-def _unsupported(code: bytes) -> str:
-    known = next((op for op in opcodes if op.code == code.decode("latin-1")), None)
-    if known is None:
-        return f"byte {code!r} is no pickle instruction: the file is damaged or no pickle"
-    return (
-        f"the pickle uses {known.name} (pickle protocol {known.proto}), which "
-        "torch.load(weights_only=True) refuses: save again with torch.save's default protocol (2)"
-    )
 
 
 def _push(make: Callable[[_Machine], object]) -> Callable[[_Machine], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pickletools import opcodes
 
 from loaders.checkpoint.dtypes import BY_NAME
 
@@ -76,3 +77,30 @@ class StoredTensor:
                 return math.prod(self.shape) == 0
             expected *= size
         return True
+
+
+def dict_key(key: object) -> object:
+    """The same, if it may be a dict's key; RefusedError if not. Tuples only flat: the hash of a
+    nested one can take forever or overflow the C stack."""
+    atoms = key if isinstance(key, tuple) else (key,)
+    if len(atoms) > 16 or not all(
+        atom is None or isinstance(atom, str | int | float) for atom in atoms
+    ):
+        raise RefusedError(
+            "unsupported-pickle",
+            f"a dict in the pickle has a key of type {type(key).__name__}, no name or number",
+        )
+    if any(isinstance(atom, int) and not -(2**63) <= atom < 2**63 for atom in atoms):
+        raise RefusedError("unsupported-pickle", "a dict in the pickle has a key beyond 64 bits")
+    return key
+
+
+def unsupported(code: bytes) -> str:
+    """The sentence about a byte that the machine has no instruction for."""
+    known = next((op for op in opcodes if op.code == code.decode("latin-1")), None)
+    if known is None:
+        return f"byte {code!r} is no pickle instruction: the file is damaged or no pickle"
+    return (
+        f"the pickle uses {known.name} (pickle protocol {known.proto}), which "
+        "torch.load(weights_only=True) refuses: save again with torch.save's default protocol (2)"
+    )
