@@ -36,8 +36,9 @@ def warnings(run: Run, made: Sequence[Row]) -> list[str]:
         *plan.get("notes", ()),
         *contradictions(made),
         *not_as_asked(made),
-        *failures(run.samples),
-        *skips(run.samples),
+        *discarded(run),
+        *failures(run.settled()),
+        *skips(run.settled()),
         *notes_of(made),
         *few_passes(run),
     ]
@@ -160,6 +161,17 @@ def not_as_asked(made: Sequence[Row]) -> list[str]:
         f"Is something else reading the files? Try --drop-caches as root."
         for row in made
         if row.group.cache != "none" and row.state != row.group.cache
+    ]
+
+
+def discarded(run: Run) -> list[str]:
+    """Samples that were thrown out and taken again."""
+    count = len(run.samples) - len(run.settled())
+    if not count:
+        return []
+    return [
+        f"{count} sample(s) were taken again because the child's clock and the runner's disagreed: "
+        f"something else is busy on this host; both are in the records."
     ]
 
 

@@ -18,7 +18,7 @@ from bench.cores import effective_cores
 from bench.prepare import Prepared, check_space, copy_model, make_shape, prepare, shape_folder
 from bench.probe import FILE_BYTES, write_probe_file
 from bench.settings import Settings
-from bench.sizes import format_size
+from bench.sizes import format_size, short_size
 from bench.storages import Storage
 from loaders import registry
 from loaders.checkpoint.manifest import Checkpoint, Format
@@ -105,7 +105,7 @@ def lay_model(name: str, path: Path, in_place: bool, means: Means) -> Ground:
         means.say(f"first look at {storage.label} ({storage.path})")
         ground.looks[storage.label] = _look(Path(largest.path), means.server)
     ground.size = checkpoint.tensor_bytes
-    ground.size_text = format_size(ground.size).replace(" ", "")
+    ground.size_text = short_size(ground.size)
     rates = {label: budget.Rates(**look["rates"]) for label, look in ground.looks.items()}
     ground.expected_seconds = budget.run_seconds(
         means.cases, means.settings.passes, ground.size, rates
@@ -126,7 +126,7 @@ def _choose_size(ground: Ground, means: Means) -> None:
     if not settings.smoke:
         size = budget.fit(cases, settings.passes, size, settings.budget, rates)
     ground.size = size
-    ground.size_text = format_size(size).replace(" ", "")
+    ground.size_text = short_size(size)
     ground.expected_seconds = budget.run_seconds(cases, settings.passes, size, rates)
     if size < settings.size:
         ground.notes.append(

@@ -13,7 +13,7 @@ from typing import Literal
 
 import xxhash
 
-from bench.sizes import format_size
+from bench.sizes import format_size, short_size
 from bench.synth.write import make_checkpoint
 from bench.verify import Reference, read_reference
 from loaders.checkpoint.manifest import Checkpoint, Format
@@ -51,7 +51,7 @@ class Prepared:
 
 def shape_folder(data: Path, shape: str, size: int, dtype: str | None, seed: int = 0) -> Path:
     """Where a made-up checkpoint lies, by everything that decides its bytes."""
-    return data / f"{shape}-{format_size(size).replace(' ', '')}-{dtype or 'own'}-s{seed}"
+    return data / f"{shape}-{short_size(size)}-{dtype or 'own'}-s{seed}"
 
 
 def make_shape(folder: Path, shape: str, size: int, file_format: str, progress: Progress) -> Path:

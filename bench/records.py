@@ -147,6 +147,12 @@ class Run:
     samples: tuple[Sample, ...]
     cut: bool = False
 
+    def settled(self) -> tuple[Sample, ...]:
+        """The last sample of each case in each pass: one that was thrown out because its clocks
+        disagreed is followed by the one that was taken instead."""
+        last = {(sample.case, sample.pass_number): sample for sample in self.samples}
+        return tuple(last.values())
+
     def missing(self) -> dict[str, list[int]]:
         """Planned cases without a sample: case id -> the passes that aren't there."""
         if self.plan is None:

@@ -20,7 +20,7 @@ from bench.sizes import format_size
 from bench.stats import Spread, spread
 from bench.summary import ByPass, Group, Row, ceilings, groups, rate_of, rows, title_of
 
-PLAIN_WIDTH = 160
+PLAIN_WIDTH = 170
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

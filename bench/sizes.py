@@ -43,3 +43,12 @@ def format_size(size: int) -> str:
             break
         value, unit = value / 1024, larger
     return f"{size} B" if unit == "B" else f"{value:.2f} {unit}"
+
+
+def short_size(nbytes: int) -> str:
+    """As a name holds it: "1GiB", "512MiB", "1.53GiB"; exact multiples without decimals."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= factor:
+            whole, rest = divmod(nbytes, factor)
+            return f"{whole}{unit}" if rest == 0 else f"{nbytes / factor:.2f}{unit}"
+    return f"{nbytes}B"

@@ -1,0 +1,108 @@
+"""`coldload runs`: what runs there are, and what is missing in one of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from bench.console import console
+from bench.records import RECORDS, RecordsError, Run, read_run
+
+
+@click.command("runs", short_help="List runs, or say what one run measured and what is missing.")
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@click.pass_context
+def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
+    """FOLDER is a run's folder (with records.jsonl), or one that holds runs (default: runs).
+
+    Exit codes: 0 all that was planned was measured, 1 something is missing or failed,
+    2 it can't be read, 3 there is no run.
+    """
+    found = _runs_in(folder)
+    if not found:
+        _fail(ctx, as_json, 3, f"{folder}: no run there; pytest --benchmark-only makes one")
+        return
+    try:
+        described = [describe(read_run(path)) for path in found]
+    except RecordsError as error:
+        _fail(ctx, as_json, 2, str(error))
+        return
+    if as_json:
+        click.echo(json.dumps({"runs": described}))
+    else:
+        for one in described:
+            _show(one, alone=len(described) == 1)
+    ctx.exit(0 if all(one["complete"] for one in described) else 1)
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    if folder.is_file() or (folder / RECORDS).is_file():
+        return [folder]
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if (path / RECORDS).is_file())
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """What a run holds, JSON-able: counts by status, the planned cases that lack passes, what
+    failed and why, whether its last line was cut off."""
+    missing = run.missing()
+    settled = run.settled()
+    statuses = Counter(sample.status for sample in settled)
+    plan = run.plan or {}
+    planned = len(plan.get("cases", ())) * int(plan.get("passes", 0))
+    failed = [
+        {"case": sample.case, "pass": sample.pass_number, "reason": sample.reason}
+        for sample in settled
+        if sample.status == "failed"
+    ]
+    return {
+        "path": str(run.path),
+        "started": plan.get("started"),
+        "model": plan.get("model"),
+        "size": plan.get("size"),
+        "smoke": bool(plan.get("smoke")),
+        "planned": planned if run.plan else None,
+        "ok": statuses["ok"],
+        "skipped": statuses["skipped"],
+        "failed": failed,
+        "discarded": len(run.samples) - len(settled),
+        "missing": missing,
+        "cut": run.cut,
+        "complete": run.plan is not None and not missing and not failed,
+    }
+
+
+def _show(one: dict[str, Any], *, alone: bool) -> None:
+    out = console()
+    lacking = sum(len(passes) for passes in one["missing"].values())
+    planned = "no plan" if one["planned"] is None else f"{one['planned']} planned"
+    out.print(
+        escape(
+            f"{one['path']}: {one['model']}, started {one['started']}: {planned}, {one['ok']} ok, "
+            f"{one['skipped']} skipped, {len(one['failed'])} failed, {lacking} missing"
+            f"{', last line cut off' if one['cut'] else ''}{' (smoke)' if one['smoke'] else ''}"
+        )
+    )
+    if not alone:
+        return
+    for case, passes in one["missing"].items():
+        out.print(escape(f"  missing: {case}, pass {', '.join(map(str, passes))}"))
+    for failure in one["failed"]:
+        out.print(
+            escape(f"  failed: {failure['case']}, pass {failure['pass']}: {failure['reason']}")
+        )
+
+
+def _fail(ctx: click.Context, as_json: bool, code: int, text: str) -> None:
+    if as_json:
+        click.echo(json.dumps({"runs": [], "error": text}))
+    else:
+        click.echo(text, err=True)
+    ctx.exit(code)
