@@ -23,15 +23,16 @@ class PlaceError(MakeError):
     """It can't be there: something is there already, or the folder can't be made."""
 
 
-def free_bytes(folder: Path) -> int:
-    """Bytes that this user may still write on the file system of `folder`."""
+def free_bytes(folder: Path) -> int | None:
+    """Bytes that this user may still write on the file system of `folder`; None where it doesn't
+    say (some network and FUSE file systems count no blocks at all)."""
     found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
 @contextlib.contextmanager
 def new_folder(
-    dest: str | os.PathLike[str], need: int, free: Callable[[Path], int] = free_bytes
+    dest: str | os.PathLike[str], need: int, free: Callable[[Path], int | None] = free_bytes
 ) -> Iterator[Path]:
     """A hidden folder beside `dest` to write into; it becomes `dest` when the block ends well.
 
@@ -85,12 +86,14 @@ def _refuse_existing(target: Path) -> None:
         )
 
 
-def _check_space(target: Path, need: int, free: Callable[[Path], int]) -> None:
+def _check_space(target: Path, need: int, free: Callable[[Path], int | None]) -> None:
     near = next(folder for folder in target.parents if folder.exists())
     if not near.is_dir():
         raise PlaceError(f"{target}: the folder can't be made there ({near} is not a folder)")
+    if not os.access(near, os.W_OK | os.X_OK):
+        raise PlaceError(f"{target}: the folder can't be made there ({near} is not writable)")
     have = free(near)
-    if have < need:
+    if have is not None and have < need:
         raise MakeError(
             f"{target}: needs {format_size(need)} ({need} bytes), and {format_size(have)} ({have} "
             f"bytes) are free on that file system: free some, or ask for a smaller size"

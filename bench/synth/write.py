@@ -51,7 +51,7 @@ def make_checkpoint(
     dtype: str | None,
     seed: int,
     progress: Progress,
-    free: Callable[[Path], int] = free_bytes,
+    free: Callable[[Path], int | None] = free_bytes,
 ) -> Made:
     """Writes a checkpoint of about `size` bytes into the new folder `dest`.
 
@@ -67,7 +67,7 @@ def make_checkpoint(
         dtype: one of shapes.DTYPES, None for the shape's own.
         seed: for the random numbers.
         progress: called with bytes done and bytes in all.
-        free: free bytes at a folder.
+        free: free bytes at a folder, None if unknown.
 
     Raises ShapeError, ScaleError or ValueError for what can't be made, PlaceError and MakeError as
     they say.
@@ -76,7 +76,7 @@ def make_checkpoint(
         raise ValueError(f"format {format!r} can't be written; these can: {', '.join(FORMATS)}")
     shape = scale(with_dtype(load_shape(shape_name), dtype), size)
     tensors = expand(shape)
-    groups = split(tensors, shards)
+    groups = split(tensors, 1 if format == "npcache" else shards)
     total = sum(tensor.nbytes for tensor in tensors)
     how = {
         "made_by": "coldload make",
@@ -85,7 +85,7 @@ def make_checkpoint(
         "repo": shape.repo,
         "size": size,
         "format": format,
-        "shards": shards,
+        "shards": len(groups),
         "dtype": dtype,
         "seed": seed,
         "dims": dict(shape.dims),
