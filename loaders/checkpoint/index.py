@@ -70,7 +70,7 @@ def read_json(path: str, name: str) -> tuple[Any, list[Problem]]:
     except strict_json.StrictJsonError as error:
         other = foreign(raw[:HEAD_BYTES], len(raw))
         # Broken JSON is text too: only say what it is if that is something else by its start.
-        if other is not None and not raw.lstrip().startswith((b"{", b"[")):
+        if other is not None and not raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
             return bad(*other)
         return bad("index-invalid", f"is not valid JSON ({error}); download it again")
 
