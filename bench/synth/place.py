@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.sizes import format_size
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_OUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None}  # of space
 
 
 class MakeError(Exception):
@@ -49,7 +49,7 @@ def new_folder(
         try:
             made = _make(partial)
         except OSError as error:
-            kind = MakeError if error.errno in _FULL else PlaceError
+            kind = MakeError if error.errno in _OUT else PlaceError
             reason = error.strerror or error
             raise kind(f"{target}: the folder can't be made there ({reason})") from error
         try:
@@ -118,13 +118,11 @@ def _make(partial: Path) -> list[Path]:
 
 
 def _while_writing(target: Path, error: OSError) -> str:
-    if error.errno in _FULL:
-        reason = error.strerror or str(error)
-        return (
-            f"{target}: {reason} while writing; what was written has been removed. Free some "
-            "space, or ask for a smaller size"
-        )
-    return f"{target}: {error} while writing; what was written has been removed"
+    reason = error.strerror or str(error)
+    if error.errno is None:  # numpy's tofile counts what went out and doesn't say why it was less
+        reason = f"the file system took no more ({error})"
+    hint = " Free some space, or ask for a smaller size." if error.errno in _OUT else ""
+    return f"{target}: {reason} while writing; what was written has been removed.{hint}"
 
 
 def _sync_folder(path: Path) -> None:
