@@ -95,6 +95,20 @@ def test_a_repository_without_any_snapshot(snapshot: Path) -> None:
         examine(snapshot.parent.parent)
 
 
+def test_c33_an_unfinished_download_in_the_clients_own_folders(
+    snapshot: Path, tmp_path: Path
+) -> None:
+    blob_of(snapshot).rename(blob_of(snapshot).with_suffix(".incomplete"))
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(NoWeightsError, match="unfinished download"):
+        examine(snapshot)
+    local = tmp_path / "local" / ".cache" / "huggingface" / "download"
+    local.mkdir(parents=True)
+    (local / "abc.incomplete").write_bytes(b"12345")
+    with pytest.raises(NoWeightsError, match=r"unfinished download \(5 bytes"):
+        examine(tmp_path / "local")
+
+
 def test_a_plain_folder_with_a_snapshots_folder_is_no_cache(tmp_path: Path) -> None:
     tiny.write_tensors(tmp_path / "model.safetensors", {"w": ("U8", [1])})
     (tmp_path / "snapshots").mkdir()

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -126,6 +127,21 @@ def test_safetensors_come_before_bin_before_pt(tmp_path: Path) -> None:
     assert files(open_checkpoint(tmp_path, format="pt")) == ["pytorch_model.bin"]
 
 
+def test_an_npcache_is_read_if_there_is_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "np").mkdir()
+    with (tmp_path / "np" / "w").open("wb") as file:
+        np.save(file, np.zeros(3, "<f4"))
+    (tmp_path / "np" / "weight_names.json").write_text('["w"]')
+    checkpoint = open_checkpoint(tmp_path)
+    assert (checkpoint.format, checkpoint.tensor_bytes) == ("npcache", 12)
+    save(tmp_path / "model.pt", {"w": torch.zeros(2)})
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.format == "pt"
+    assert "npcache" in reason(checkpoint, "np/")
+    with pytest.raises(UnreadableError, match="npcache is a folder"):
+        examine(tmp_path / "model.pt", format="npcache")
+
+
 def test_hidden_and_upper_case_names_are_no_matches(tmp_path: Path) -> None:
     tiny.write_tensors(tmp_path / "model.safetensors", W)
     (tmp_path / "._model.safetensors").write_bytes(b"\0\5\x16\7 resource fork")
@@ -188,7 +204,7 @@ def _write_two_copies(folder: Path, kind: str) -> None:
 def test_two_copies_without_an_index_are_a_fault(tmp_path: Path, kind: str) -> None:
     _write_two_copies(tmp_path, kind)
     checkpoint = examine(tmp_path)
-    assert "two-copies" in codes(checkpoint)
+    assert [problem.code for problem in checkpoint.errors].count("two-copies") == 1
     with pytest.raises(CheckpointError, match="two copies"):
         open_checkpoint(tmp_path)
 

@@ -257,6 +257,8 @@ def _together(
 ) -> list[Problem]:
     """What only shows when all headers are known."""
     problems = duplicates(gathered.tensors)
+    if any(one.code == "two-copies" for one in so_far):  # told by the names already
+        problems = [one for one in problems if one.code != "two-copies"]
     if index is not None:
         problems += indexes.against_headers(index, gathered.first, gathered.names_in, config)
     broken = any(one.severity == "error" for one in [*so_far, *problems])

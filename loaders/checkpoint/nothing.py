@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from loaders.checkpoint import names
 from loaders.checkpoint.index import read_index
@@ -66,6 +67,8 @@ def _describe(folder: str, items: Sequence[Item]) -> list[str]:
         lines.append(f"{files}: {_READERS[suffix]}")
     if partial:
         lines.append(f"unfinished downloads ({listed(partial, 3)}): download them again")
+    for place, size in _hidden_partials(folder):
+        lines.append(f"an unfinished download ({size:,} bytes so far) in {shown(place)}: resume it")
     if adapters:
         lines.append(f"an adapter only ({listed(adapters, 3)}): give the base model's folder")
     if training:
@@ -81,6 +84,19 @@ def _describe(folder: str, items: Sequence[Item]) -> list[str]:
     if empty:
         lines.append(f"other folders: {listed(empty)}")
     return lines
+
+
+def _hidden_partials(folder: str) -> list[tuple[str, int]]:
+    """Where the Hub's client keeps what it hasn't finished: beside a local folder's files, or
+    among the blobs of its cache."""
+    found = []
+    for place in (Path(folder, ".cache", "huggingface", "download"), Path(folder, "../../blobs")):
+        if place.is_dir() and (place.name == "download" or Path(folder).parent.name == "snapshots"):
+            entries = [item for item in list_folder(str(place)) if item.kind == "file"]
+            sizes = [item.size for item in entries if item.name.endswith(".incomplete")]
+            if sizes:
+                found.append((str(place), sum(sizes)))
+    return found
 
 
 def _indexes(folder: str, present: Sequence[str]) -> list[str]:
