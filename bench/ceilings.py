@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bench.channel import Channel
-from bench.child import Stopwatch, counted, prepare
+from bench.child import Counted, Stopwatch, prepare
 from bench.consume import WRAP, lane_sum
 from loaders.io.buffers import allocate, page_kind, touch
 from loaders.io.chunks import Span, plan_chunks
@@ -36,6 +36,8 @@ class Outcome:
     nbytes: int = 0
     total_sum: int = 0
     find_out: Callable[[], dict[str, Any]] = dict
+    kept: object = None
+    """Memory that its owner would keep: giving it back isn't part of reading into it."""
 
 
 Work = Callable[[Stopwatch, Outcome], None]
@@ -59,15 +61,13 @@ def measure(
     ]
     with ExitStack() as stack:
         work = READERS[reader](stack, spans, cores, options)
-        channel.send({"ready": True})
-        channel.receive()
         watch, outcome = Stopwatch(), Outcome()
-        report: dict[str, Any] = {}
-        with counted(report):
-            began = time.perf_counter()
-            work(watch, outcome)
-            total = time.perf_counter() - began
-        channel.send({"done": True})
+        counted = Counted(channel)
+        counted.wait_for_go()
+        began = time.perf_counter()
+        work(watch, outcome)
+        total = time.perf_counter() - began
+        report = counted.done()
         report.update(
             bytes=outcome.nbytes,
             seconds={**watch.spent, "read": total - sum(watch.spent.values()), "total": total},
@@ -117,6 +117,7 @@ def owned(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str
         with watch.stamp("allocate"):
             huge = options["pages"] == "huge"
             memory = [allocate(span.length, huge=huge).view() for span in spans]
+        outcome.kept = memory
         pool = ReaderPool(
             spans, memory, threads=threads, block_bytes=block, direct=options["direct"]
         )

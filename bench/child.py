@@ -92,15 +92,31 @@ def prepare(touch_bytes: int, cores: int) -> None:
     gc.disable()
 
 
-@contextmanager
-def counted(report: dict[str, Any]) -> Iterator[None]:
-    """Counts what the kernel charged this process for the block, and its memory."""
-    report["peak_reset"] = reset_peak()
-    resident = memory().resident
-    before: Counters = read_counters()
-    yield
-    report["counters"] = asdict(read_counters().since(before))
-    report["memory"] = {**asdict(memory()), "before": resident}
+class Counted:
+    """What the kernel counts for this process between `ready` and `done`, and its memory.
+
+    Counting begins before the go, since a waiting process costs nothing, and ends after `done` was
+    said, so that the runner's clock and the child's stamps frame the same work.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._peak_reset = reset_peak()
+        self._resident = memory().resident
+        self._before: Counters = read_counters()
+
+    def wait_for_go(self) -> None:
+        self._channel.send({"ready": True})
+        self._channel.receive()
+
+    def done(self) -> dict[str, Any]:
+        self._channel.send({"done": True})
+        spent = read_counters().since(self._before)
+        return {
+            "counters": asdict(spent),
+            "memory": {**asdict(memory()), "before": self._resident},
+            "peak_reset": self._peak_reset,
+        }
 
 
 def load_once(loader: Loader, checkpoint: Checkpoint, watch: Stopwatch) -> Load:
@@ -117,6 +133,7 @@ def load_once(loader: Loader, checkpoint: Checkpoint, watch: Stopwatch) -> Load:
         if keep:
             load.kept.append(tensor)
         spent["consume"] += clock() - mark
+        del tensor  # what a loader gives up with its last tensor (a mapping) is part of the load
     load.total = clock() - began
     return load
 
@@ -138,14 +155,11 @@ def disk_to_host(
     cls = registry.get(loader)
     subject = cls(threads=threads, **options)
     prepare(touch_bytes, cores)
-    channel.send({"ready": True})
-    channel.receive()
-
     watch = Stopwatch()
-    report: dict[str, Any] = {}
-    with counted(report):
-        load = load_once(subject, checkpoint, watch)
-    channel.send({"done": True})
+    counted = Counted(channel)
+    counted.wait_for_go()
+    load = load_once(subject, checkpoint, watch)
+    report = counted.done()
     report.update(
         bytes=sum(seen.nbytes for seen in load.seen),
         seconds={

@@ -90,7 +90,10 @@ def _named(config: pytest.Config) -> list[str]:
 
 
 def _is_bench(path: Path) -> bool:
-    folder = ROOT / "bench"
+    return _within(path, ROOT / "bench")
+
+
+def _within(path: Path, folder: Path) -> bool:
     resolved = path.resolve()
     return resolved == folder or folder in resolved.parents
 
@@ -116,7 +119,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if _is_bench(collection_path) and BENCH not in config.stash:
         return True
     only = config.getoption("benchmark_only", False)
-    if only and collection_path.resolve() == ROOT / "tests":
+    if only and _within(collection_path, ROOT / "tests"):
         return True
     return None
 
@@ -269,7 +272,7 @@ def _merge(config: pytest.Config, state: Bench, benchmark: Any, key: str, sample
     elif first is None:
         state.first_stats[key] = row
     else:
-        first.stats.update(sample.runner_seconds)
+        first.stats.update(row.stats.data[0])
         rows.remove(row)
 
 

@@ -247,6 +247,7 @@ class Session:
             status="ok",
             bytes=found.nbytes,
             seconds=Seconds(read=found.seconds, total=found.seconds),
+            runner_seconds=found.seconds,
             details={"engine": found.engine, "consumed": False},
         )
 
