@@ -6,7 +6,6 @@ Imported by the fork server, so that torch and every loader are there when a chi
 from __future__ import annotations
 
 import gc
-import mmap
 import pickle
 import time
 from collections.abc import Iterator
@@ -47,18 +46,28 @@ def reference(path: str) -> Reference:
 
 class Stopwatch:
     """The stamps of one load, in seconds of the iterating thread: opening, allocating, consuming.
-    What remains of the total is reading."""
+    What remains of the total is reading. `running` is the stamp that is open; two at a time would
+    count the same seconds twice, so that is a RuntimeError."""
 
     def __init__(self) -> None:
         self.spent = {"open": 0.0, "allocate": 0.0, "consume": 0.0}
+        self.running: str | None = None
 
     @contextmanager
     def stamp(self, phase: str) -> Iterator[None]:
+        if self.running is not None:
+            raise RuntimeError(f"stamp {phase!r} within stamp {self.running!r}: they don't nest")
+        self.running = phase
         began = time.perf_counter()
         try:
             yield
         finally:
             self.spent[phase] += time.perf_counter() - began
+            self.running = None
+
+    def seconds(self, total: float) -> dict[str, float]:
+        """The parts of `total`, which they add up to."""
+        return {**self.spent, "read": total - sum(self.spent.values()), "total": total}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,12 +84,10 @@ def recycle(nbytes: int) -> None:
     of recently used pages: on virtual machines those are up to three times cheaper to get."""
     if nbytes == 0:
         return
-    block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    block.madvise(mmap.MADV_HUGEPAGE)
-    view = torch.frombuffer(block, dtype=torch.uint8)
-    view.fill_(1)
-    del view
-    block.close()
+    with allocate(nbytes, huge=True) as block:
+        view = torch.frombuffer(block.view(), dtype=torch.uint8)
+        view.fill_(1)
+        del view  # or the memory would stay
 
 
 def prepare(touch_bytes: int, cores: int) -> None:
@@ -123,14 +130,15 @@ def load_once(loader: Loader, checkpoint: Checkpoint, watch: Stopwatch) -> Load:
     """Iterates and consumes. Owned tensors are kept to the end, as an engine would keep them:
     memory that is handed back in between would be found again, warm, by the next tensor."""
     load = Load()
-    keep = loader.ownership == "owned"
     spent = watch.spent
     clock = time.perf_counter
     began = clock()
     for name, tensor in loader.load(checkpoint, watch.stamp):
         mark = clock()
+        if watch.running is not None:
+            raise RuntimeError(f"{name} was yielded within stamp {watch.running!r}")
         load.seen.append(Seen.of(name, tensor, byte_sum(tensor)))
-        if keep:
+        if loader.ownership == "owned":  # asked each time: some find out while they open
             load.kept.append(tensor)
         spent["consume"] += clock() - mark
         del tensor  # what a loader gives up with its last tensor (a mapping) is part of the load

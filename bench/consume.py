@@ -17,8 +17,12 @@ WRAP = 1 << 64
 Raw = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""A subclass may answer questions about itself (size, address) as it likes, so none is taken."""
+
+
 class NotHostMemoryError(TypeError):
-    """A loader yielded something that has no bytes in host memory."""
+    """A loader yielded something that has no bytes in host memory, or not plainly so."""
 
 
 def byte_sum(tensor: torch.Tensor) -> int:
@@ -46,16 +50,34 @@ def warm_up() -> None:
 
 def _bytes_of(tensor: torch.Tensor) -> Raw | None:
     """The tensor's memory itself, not a copy; None if it has no bytes."""
-    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
-        what = f"a tensor on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(tensor)
-        raise NotHostMemoryError(f"expected a tensor in host memory, got {what}")
+    if type(tensor) not in PLAIN:
+        raise NotHostMemoryError(f"expected a torch.Tensor, got {_kind(tensor)}")
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_nested:
+        nested = "nested " if tensor.is_nested else ""
+        raise NotHostMemoryError(
+            f"expected a strided tensor in host memory, got a {nested}{tensor.layout} tensor on "
+            f"{tensor.device}"
+        )
     if tensor.nbytes == 0:
         return None
     flat = tensor.detach().contiguous()
-    memory = (ctypes.c_uint8 * flat.nbytes).from_address(flat.data_ptr())
+    address = flat.data_ptr()
+    end = flat.storage_offset() * flat.element_size() + flat.nbytes
+    if address == 0 or flat.untyped_storage().nbytes() < end:
+        raise NotHostMemoryError(
+            f"expected a tensor of {flat.nbytes} bytes, got one whose storage holds "
+            f"{flat.untyped_storage().nbytes()}"
+        )
+    memory = (ctypes.c_uint8 * flat.nbytes).from_address(address)
     memory._keep = flat  # type: ignore[attr-defined]  # the memory is freed with the tensor
     raw: Raw = np.ctypeslib.as_array(memory)
     return raw
+
+
+def _kind(value: object) -> str:
+    """What it is, without its contents: the text of a tensor would read its memory."""
+    subclass = " (a subclass of it)" if isinstance(value, torch.Tensor) else ""
+    return f"{type(value).__module__}.{type(value).__qualname__}{subclass}"
 
 
 def _lane_sum(raw: Raw) -> int:

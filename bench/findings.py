@@ -61,17 +61,24 @@ def host_limits(run: Run, tops: Mapping[Group, ByPass]) -> list[str]:
             parts.append(f"{fresh:.2f} GB/s into fresh memory")
         if cached is not None:
             parts.append(f"{cached:.2f} GB/s out of the page cache into a ring")
-        sentence = f"{label} gives at most {', '.join(parts)}"
-        if ring is not None and fresh is not None and fresh < 0.8 * ring:
-            sentence += (
-                f". Getting fresh memory, not the storage, limits a cold load into owned memory"
-                f"{f' (first touch {touch:.2f} GB/s)' if touch is not None else ''}"
-            )
-        elif ring is not None:
-            sentence += ". Cold, the storage itself is the limit"
-        said.append(sentence + ".")
+        sentence = f"{label} gives at most {', '.join(parts)}."
+        if ring is not None and fresh is not None:
+            sentence += " " + _cold_limit(ring, fresh)
+        said.append(sentence)
     said += _memory_sentence(run, touch)
     return said
+
+
+def _cold_limit(ring: float, fresh: float) -> str:
+    """Which of the two bounds a cold load into memory of its own: the device, or getting the
+    memory, which is what reading into fresh memory takes longer than reading into a ring."""
+    share = 1 - fresh / ring
+    if share <= 0.05:
+        return "Cold, the storage is the limit, whatever memory is read into."
+    return (
+        f"So of a cold load into memory of its own, getting that memory is {100 * share:.0f} % at "
+        f"the least; the rest is the storage."
+    )
 
 
 def _memory_sentence(run: Run, touch: float | None) -> list[str]:

@@ -153,7 +153,7 @@ def _ceiling_table(run: Run) -> Table | None:
     table = Table(title="Ceilings", title_justify="left", box=None, pad_edge=False)
     for title in ("ceiling", "storage", "cache", "GB/s", "range", "how"):
         table.add_column(title, justify="right" if title in {"GB/s", "range"} else "left")
-    for samples in by_case.values():
+    for samples in sorted(by_case.values(), key=lambda found: _ceiling_order(found[0])):
         rates = [rate for sample in samples if (rate := rate_of(sample)) is not None]
         found = spread(rates)
         assert found is not None
@@ -167,6 +167,12 @@ def _ceiling_table(run: Run) -> Table | None:
             escape(_how(first)),
         )
     return table
+
+
+def _ceiling_order(sample: Sample) -> tuple[str, str, str]:
+    """Storages first, cold before warm, then the host's memory."""
+    label = sample.storage.label if sample.storage else "~"
+    return label, sample.cache.requested, title_of(sample)
 
 
 def _how(sample: Sample) -> str:
