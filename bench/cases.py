@@ -28,13 +28,12 @@ class Case:
     @property
     def option_text(self) -> str:
         """`a=1,b=true`, sorted; `-` for none."""
-        given = {**self.options, **({"twin": True} if self.twin else {})}
-        return ",".join(f"{key}={_text(value)}" for key, value in sorted(given.items())) or "-"
+        return _options_text({**self.options, **({"twin": True} if self.twin else {})})
 
     @property
     def title(self) -> str:
         """As a table names it."""
-        options = "" if not self.options else f" {self.option_text.removesuffix(',twin=true')}"
+        options = f" {_options_text(self.options)}" if self.options else ""
         return f"{self.loader}{options}{' (A/A)' if self.twin else ''}"
 
     @property
@@ -57,7 +56,7 @@ class Case:
             [
                 self.phase,
                 self.loader,
-                self.option_text,
+                self.option_text.replace("/", "--"),
                 model.replace("/", "--"),
                 size,
                 dtype,
@@ -68,6 +67,10 @@ class Case:
                 self.storage or "-",
             ]
         )
+
+
+def _options_text(options: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={_text(value)}" for key, value in sorted(options.items())) or "-"
 
 
 def _text(value: object) -> str:

@@ -7,9 +7,9 @@ that an owner would have to get is got inside it.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +70,7 @@ def measure(
         report = counted.done()
         report.update(
             bytes=outcome.nbytes,
-            seconds={**watch.spent, "read": total - sum(watch.spent.values()), "total": total},
+            seconds=watch.seconds(total),
             ownership=OWNERSHIP.get(reader),
             notes=[],
             details=outcome.find_out(),
@@ -160,12 +160,11 @@ def memory_copy(
     def copy(start: int, length: int) -> None:
         np.copyto(target.array(start, length), source.array(start, length))
 
+    pool = stack.enter_context(ThreadPoolExecutor(max_workers=copiers))
+
     def work(watch: Stopwatch, outcome: Outcome) -> None:
-        workers = [threading.Thread(target=copy, args=part) for part in parts]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        for future in [pool.submit(copy, *part) for part in parts]:
+            future.result()
         outcome.nbytes = nbytes
 
     return work

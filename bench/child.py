@@ -13,19 +13,26 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from bench.channel import Channel
 from bench.consume import byte_sum, warm_up
 from bench.counters import Counters, memory, read_counters, reset_peak
-from bench.verify import Reference, Seen, faults_of
+from bench.verify import SHOWN, Kept, Reference, Seen, faults_of, shared_memory
 from loaders import registry
 from loaders.checkpoint.manifest import Checkpoint
-from loaders.contract import Loader
+from loaders.contract import Loader, Ownership
+from loaders.io.buffers import allocate
 
 registry.entries()
+
+LINGER = 0.02
+"""Seconds that the proof waits with a borrowed tensor in hand: readers may run ahead into it."""
+
+LINGERS = 3
+"""How often: the first few tensors of a load."""
 
 
 @cache
@@ -66,8 +73,14 @@ class Stopwatch:
             self.running = None
 
     def seconds(self, total: float) -> dict[str, float]:
-        """The parts of `total`, which they add up to."""
-        return {**self.spent, "read": total - sum(self.spent.values()), "total": total}
+        """The parts of `total`, which they add up to. RuntimeError if the stamps exceed it."""
+        read = total - sum(self.spent.values())
+        if read < -1e-6:
+            raise RuntimeError(
+                f"the stamps exceed the total of {total:.6f} s by {-read:.6f} s; they divide the "
+                f"iterating thread's time and may be used on it alone"
+            )
+        return {**self.spent, "read": max(read, 0.0), "total": total}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +88,7 @@ class Load:
     """One load as it was seen from outside the loader."""
 
     seen: list[Seen] = field(default_factory=list)
-    kept: list[torch.Tensor] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
     total: float = 0.0
 
 
@@ -133,17 +146,26 @@ def load_once(loader: Loader, checkpoint: Checkpoint, watch: Stopwatch) -> Load:
     spent = watch.spent
     clock = time.perf_counter
     began = clock()
-    for name, tensor in loader.load(checkpoint, watch.stamp):
+    for item in loader.load(checkpoint, watch.stamp):
         mark = clock()
+        name, tensor = pair_of(item)
         if watch.running is not None:
             raise RuntimeError(f"{name} was yielded within stamp {watch.running!r}")
-        load.seen.append(Seen.of(name, tensor, byte_sum(tensor)))
+        seen = Seen.of(name, tensor, byte_sum(tensor))
+        load.seen.append(seen)
         if loader.ownership == "owned":  # asked each time: some find out while they open
-            load.kept.append(tensor)
+            load.kept.append((seen, tensor))
         spent["consume"] += clock() - mark
-        del tensor  # what a loader gives up with its last tensor (a mapping) is part of the load
+        del item, tensor  # what a loader gives up with its last tensor (a mapping) is part of it
     load.total = clock() - began
     return load
+
+
+def pair_of(item: Any) -> tuple[str, torch.Tensor]:
+    """What an iterator yielded, if it is a pair; TypeError for anything else."""
+    if not isinstance(item, tuple) or len(item) != 2:
+        raise TypeError(f"expected (name, tensor) from the loader, got {type(item).__name__}")
+    return item
 
 
 def disk_to_host(
@@ -162,6 +184,8 @@ def disk_to_host(
     checkpoint = manifest(manifest_path)
     cls = registry.get(loader)
     subject = cls(threads=threads, **options)
+    if subject.ownership not in get_args(Ownership):
+        raise ValueError(f"{loader}: no such ownership: {subject.ownership!r}")
     prepare(touch_bytes, cores)
     watch = Stopwatch()
     counted = Counted(channel)
@@ -170,11 +194,7 @@ def disk_to_host(
     report = counted.done()
     report.update(
         bytes=sum(seen.nbytes for seen in load.seen),
-        seconds={
-            **watch.spent,
-            "read": load.total - sum(watch.spent.values()),
-            "total": load.total,
-        },
+        seconds=watch.seconds(load.total),
         ownership=subject.ownership,
         notes=list(subject.notes),
     )
@@ -193,20 +213,42 @@ def prove(
     loader: Loader, checkpoint: Checkpoint, expected: Reference | None, timed: list[Seen]
 ) -> list[str]:
     """The second load, untimed: a digest of each tensor, taken while it is valid, against the
-    reference; and what it yields must be what the timed load yielded."""
+    reference; and what it yields must be what the timed load yielded. Mapped tensors are all kept,
+    which costs no memory: none may lie where another one does."""
     watch = Stopwatch()
-    sums = {seen.name: seen.byte_sum for seen in timed}
-    faults = []
-    count = 0
-    for name, tensor in loader.load(checkpoint, watch.stamp):
-        count += 1
-        again = byte_sum(tensor)
-        if not loader.synthetic and sums.get(name) != again:
-            faults.append(f"{name}: the timed load yielded other bytes than the untimed one")
-        if expected is not None and not loader.synthetic:
-            faults.extend(expected.digest_faults(name, tensor))
-        if len(faults) > 5:
-            break
-    if not faults and count != len(timed):
-        faults.append(f"the timed load yielded {len(timed)} tensors, the untimed one {count}")
-    return faults
+    left = {seen.name: seen for seen in timed}
+    faults: list[str] = []
+    kept: list[Kept] = []
+    lingered = 0
+    try:
+        for item in loader.load(checkpoint, watch.stamp):
+            name, tensor = pair_of(item)
+            again = Seen.of(name, tensor, byte_sum(tensor))
+            faults += _differences(left.pop(name, None), again, made_up=loader.synthetic)
+            if expected is not None and not loader.synthetic:
+                faults += expected.digest_faults(name, tensor)
+            if loader.ownership == "borrowed" and lingered < LINGERS and tensor.nbytes:
+                lingered += 1
+                time.sleep(LINGER)
+                if byte_sum(tensor) != again.byte_sum:
+                    faults.append(f"{name}: its memory changed before the iterator was advanced")
+            if loader.ownership == "mapped":
+                kept.append((again, tensor))
+            if len(faults) >= SHOWN:
+                return faults
+    except Exception as error:
+        return [*faults, f"the second, untimed load raised {type(error).__name__}: {error}"]
+    if left:
+        names = ", ".join(list(left)[:3])
+        faults.append(f"{len(left)} tensor(s) came in the timed load only: {names}")
+    return faults or shared_memory(kept, checkpoint)
+
+
+def _differences(timed: Seen | None, again: Seen, *, made_up: bool) -> list[str]:
+    if timed is None:
+        return [f"{again.name}: came once more, or for the first time, in the untimed load"]
+    if timed.form != again.form:
+        return [f"{again.name}: {timed.form} in the timed load, {again.form} in the untimed one"]
+    if timed.byte_sum != again.byte_sum and not made_up:
+        return [f"{again.name}: the timed load yielded other bytes than the untimed one"]
+    return []

@@ -16,26 +16,33 @@ from bench.channel import Channel, ClosedError, receive_packet, send_packet
 START_TIMEOUT = 300.0
 """Seconds for importing torch: a cold one from a network file system takes minutes."""
 
+ASK_TIMEOUT = 120.0
+"""Seconds for the server to answer: a fork under memory pressure takes some."""
+
+GRACE = 10.0
+"""Seconds for a child to end by itself once it has said its last word."""
+
 
 class ChildError(Exception):
     """The child could not measure: what it raised, by which signal it ended, or that it hung."""
 
 
 class Server:
-    """A running fork server. Its children's output goes to `log`."""
+    """A running fork server. Its children's output goes to `log`. One that was killed (out of
+    memory, or by a loader) is started again at the next fork."""
 
     def __init__(self, log: Path) -> None:
+        self.log = log
+        self._preloads: list[dict[str, Any]] = []
+        self._start()
+
+    def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with log.open("ab") as output:
+        parent, fd = str(os.getpid()), theirs.fileno()
+        with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "bench.forkserver",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                ],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", "bench.forkserver", str(fd), parent],
+                pass_fds=[fd],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -43,27 +50,40 @@ class Server:
             )
         theirs.close()
         self._control = ours
-        self.log = log
-        self._ask(None, START_TIMEOUT)
+        self._asked = 0
+        self._answer(START_TIMEOUT)
+        for message in self._preloads:
+            self._ask(message)
 
     def preload(self, target: str, **args: Any) -> None:
         """Runs `module:function` in the server itself, for what all children then inherit."""
-        answer = self._ask({"op": "preload", "target": target, "args": args})
-        if "error" in answer:
-            raise ChildError(answer["error"])
+        message = {"op": "preload", "target": target, "args": args}
+        self._ask(message)
+        self._preloads.append(message)
 
     def fork(self, target: str, **args: Any) -> Child:
         """A child that runs `target(channel, **args)`; `module:function`, args JSON-able."""
+        if self._process.poll() is not None:
+            self._control.close()
+            self._start()
         ours, theirs = socket.socketpair()
-        message = {"op": "fork", "target": target, "args": args}
-        pid = self._ask(message, fds=[theirs.fileno()])["pid"]
-        theirs.close()
-        return Child(self, pid, Channel(ours))
+        try:
+            pid = self._ask({"op": "fork"}, fds=[theirs.fileno()])["pid"]
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        child = Child(self, pid, Channel(ours))
+        # Not by the server: a packet has an upper size, and a checkpoint may have 100,000 files.
+        child.tell({"target": target, "args": args})
+        return child
 
-    def exit_code(self, pid: int) -> int:
-        """Waits for a child; negative for a signal."""
-        code: int = self._ask({"op": "wait", "pid": pid})["code"]
-        return code
+    def reap(self, pid: int, grace: float) -> tuple[int, bool]:
+        """Ends a child that doesn't end by itself within `grace` seconds, and whatever it left
+        behind. Its exit code, negative for a signal, and whether it had to be ended."""
+        answer = self._ask({"op": "reap", "pid": pid, "grace": grace}, ASK_TIMEOUT + grace)
+        return answer["code"], answer["killed"]
 
     def close(self) -> None:
         self._control.close()
@@ -74,20 +94,35 @@ class Server:
             self._process.wait()
 
     def _ask(
-        self, message: dict[str, Any] | None, timeout: float = 120.0, fds: Sequence[int] = ()
+        self, message: dict[str, Any], timeout: float = ASK_TIMEOUT, fds: Sequence[int] = ()
     ) -> dict[str, Any]:
+        self._asked += 1
         try:
-            if message is not None:
-                send_packet(self._control, message, fds)
-            return receive_packet(self._control, timeout)[0]
+            send_packet(self._control, {**message, "seq": self._asked}, fds)
+        except ClosedError as error:
+            raise self._gone() from error
+        answer = self._answer(timeout)
+        if "error" in answer:
+            raise ChildError(answer["error"])
+        return answer
+
+    def _answer(self, timeout: float) -> dict[str, Any]:
+        """The answer to the last question. One that nobody waited for (Ctrl-C) is passed over."""
+        try:
+            while (answer := receive_packet(self._control, timeout)[0])["seq"] != self._asked:
+                pass
         except (ClosedError, TimeoutError) as error:
-            self._process.kill()
-            code = self._process.wait()
-            tail = self.log.read_text(errors="replace").strip().splitlines()[-3:]
-            raise ChildError(
-                f"the fork server is gone (exit {code}): {' | '.join(tail) or 'it said nothing'}; "
-                f"its output is in {self.log}"
-            ) from error
+            raise self._gone() from error
+        return answer
+
+    def _gone(self) -> ChildError:
+        self._process.kill()
+        code = self._process.wait()
+        tail = self.log.read_text(errors="replace").strip().splitlines()[-3:]
+        return ChildError(
+            f"the fork server is gone (exit {code}): {' | '.join(tail) or 'it said nothing'}; "
+            f"its output is in {self.log}"
+        )
 
 
 class Child:
@@ -98,6 +133,7 @@ class Child:
         self._server = server
         self._channel = channel
         self._code: int | None = None
+        self._killed = False
 
     def hear(self, timeout: float) -> dict[str, Any]:
         """The child's next message. ChildError if it raised, crashed or said nothing in time."""
@@ -105,9 +141,12 @@ class Child:
             message = self._channel.receive(timeout)
         except TimeoutError as error:
             self.kill()
-            raise ChildError(f"no answer within {timeout:.0f} s; the child was killed") from error
+            raise ChildError(f"no answer within {timeout:g} s; the child was killed") from error
         except ClosedError as error:
             raise ChildError(self._ending()) from error
+        except ValueError as error:  # something else wrote into the channel
+            self.kill()
+            raise ChildError(f"the child's message can't be read: {error}") from error
         if "error" in message:
             self.finish()
             raise ChildError(message["error"])
@@ -119,24 +158,28 @@ class Child:
         except ClosedError as error:
             raise ChildError(self._ending()) from error
 
-    def finish(self) -> int:
-        """Waits for its end; the exit code, negative for a signal."""
+    def finish(self, grace: float = GRACE) -> int:
+        """Waits for its end, and makes it end after `grace` seconds; the exit code, negative for a
+        signal. ChildError if the server is gone, and the child with it."""
         if self._code is None:
-            self._code = self._server.exit_code(self.pid)
+            self._code = -signal.SIGKILL
             self._channel.close()
+            self._code, self._killed = self._server.reap(self.pid, grace)
         return self._code
 
     def kill(self) -> None:
-        if self._code is None:
-            os.kill(self.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
-            self.finish()
+        self.finish(grace=0)
 
     def _ending(self) -> str:
         code = self.finish()
+        where = f"; its output is in {self._server.log}"
+        if self._killed:
+            return f"the child gave up its channel but went on, and was killed{where}"
         if code < 0:
-            name = signal.Signals(-code).name
-            return f"the child ended by {name}{_hint(name)}"
-        return f"the child ended with exit code {code} without a result"
+            known = {number.value: number.name for number in signal.Signals}
+            name = known.get(-code, f"signal {-code}")
+            return f"the child ended by {name}{_hint(name)}{where}"
+        return f"the child ended with exit code {code} without a result{where}"
 
 
 def _hint(name: str) -> str:

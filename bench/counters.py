@@ -48,12 +48,13 @@ def read_counters() -> Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Resident bytes now, by kind, and the high-water mark since the last reset."""
+    """Resident bytes now, by kind, and the high-water mark since the last reset; None for what this
+    kernel doesn't tell (sandboxes show fewer fields)."""
 
-    resident: int
-    peak: int
-    anonymous: int
-    file: int
+    resident: int | None
+    peak: int | None
+    anonymous: int | None
+    file: int | None
 
 
 def memory() -> Memory:
@@ -63,14 +64,12 @@ def memory() -> Memory:
 def parse_status(text: str) -> Memory:
     """From /proc/<pid>/status, which gives kB."""
 
-    def kilobytes(key: str) -> int:
-        return (_field(text, key) or 0) * 1024
-
+    files, shared = _bytes(text, "RssFile:"), _bytes(text, "RssShmem:")
     return Memory(
-        resident=kilobytes("VmRSS:"),
-        peak=kilobytes("VmHWM:"),
-        anonymous=kilobytes("RssAnon:"),
-        file=kilobytes("RssFile:") + kilobytes("RssShmem:"),
+        resident=_bytes(text, "VmRSS:"),
+        peak=_bytes(text, "VmHWM:"),
+        anonymous=_bytes(text, "RssAnon:"),
+        file=None if files is None else files + (shared or 0),
     )
 
 
@@ -83,8 +82,8 @@ def reset_peak() -> bool:
     return True
 
 
-def _field(text: str, key: str) -> int | None:
+def _bytes(text: str, key: str) -> int | None:
     for line in text.splitlines():
         if line.startswith(key):
-            return int(line.split()[1])
+            return int(line.split()[1]) * 1024
     return None

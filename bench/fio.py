@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -27,8 +28,8 @@ def installed() -> bool:
 
 
 def arguments(files: Sequence[str], engine: str) -> list[str]:
-    """Direct sequential reads of whole files, 32 blocks of 4 MiB in flight (8 jobs where the engine
-    has one at a time). fio wants colons in names escaped."""
+    """Direct sequential reads of whole files, 32 blocks of 4 MiB in flight (one where the engine
+    has no more). fio wants colons in names escaped."""
     names = ":".join(name.replace(":", r"\:") for name in files)
     return [
         "fio",
@@ -46,34 +47,47 @@ def arguments(files: Sequence[str], engine: str) -> list[str]:
 
 
 def parse(text: str, engine: str) -> FioResult:
-    """From fio's JSON, which may follow warnings in plain text."""
+    """From fio's JSON, which may follow warnings in plain text. FioError."""
     start = text.find("{")
     if start < 0:
         raise FioError(f"fio gave no JSON: {text.strip()[:200] or 'nothing'}")
-    job = json.loads(text[start:])["jobs"][0]
-    if job["error"]:
-        raise FioError(f"fio stopped with error {job['error']}")
-    read = job["read"]
-    if not read["io_bytes"] or not read["runtime"]:
+    try:
+        # Warnings can also come behind it.
+        job = json.JSONDecoder().raw_decode(text[start:])[0]["jobs"][0]
+        error, read = job["error"], job["read"]
+        nbytes, rate = read["io_bytes"], read["bw_bytes"]
+    except (ValueError, KeyError, IndexError, TypeError) as fault:
+        what = f"{type(fault).__name__}: {fault}"
+        raise FioError(f"fio's JSON isn't of a known form ({what})") from fault
+    if error:
+        raise FioError(f"fio stopped with error {error} ({os.strerror(error)})")
+    if not nbytes or not rate:
         raise FioError("fio read nothing")
     # bw_bytes is exact where runtime is in whole milliseconds
-    return FioResult(
-        nbytes=read["io_bytes"], seconds=read["io_bytes"] / read["bw_bytes"], engine=engine
-    )
+    return FioResult(nbytes=nbytes, seconds=nbytes / rate, engine=engine)
 
 
 def run(files: Sequence[str], timeout: float) -> FioResult:
-    """Tries io_uring, which containers often forbid, then libaio."""
+    """Tries io_uring, which containers often forbid, then libaio, then plain reads. FioError with
+    what each said; `timeout` is in seconds for each."""
     failures = []
     for engine in ("io_uring", "libaio", "psync"):
-        done = subprocess.run(
-            arguments(files, engine),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        if done.returncode == 0:
-            return parse(done.stdout, engine)
-        failures.append(f"{engine}: {(done.stderr or done.stdout).strip()[-150:]}")
+        try:
+            done = subprocess.run(
+                arguments(files, engine),
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+            if done.returncode == 0:
+                return parse(done.stdout, engine)
+            said = (done.stderr or done.stdout).strip()[-150:]
+        except FioError as error:
+            said = str(error)
+        except subprocess.TimeoutExpired:
+            raise FioError(f"fio ({engine}) didn't end within {timeout:g} s") from None
+        except OSError as error:  # not executable; or more names than fit a command line
+            raise FioError(f"fio can't be run on {len(files)} file(s): {error}") from error
+        failures.append(f"{engine}: {said}")
     raise FioError("; ".join(failures))

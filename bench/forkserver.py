@@ -7,12 +7,14 @@ Children end when the server does, and the server when its runner does, however 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -32,40 +34,75 @@ def die_with_parent(parent: int) -> None:
 
 def serve(control: socket.socket) -> None:
     """Answers `fork` (with the child's end of a channel as a passed descriptor), `preload` and
-    `wait`, one at a time, until the runner is gone."""
+    `reap`, one at a time, until the runner is gone. An answer carries its question's `seq`."""
+    import torch
+
+    # Loaders from outside may compute while they are imported; a pool of threads wouldn't survive
+    # the fork, and every child would hang in its first parallel kernel. Children set their own.
+    torch.set_num_threads(1)
     importlib.import_module("bench.child")  # torch and every loader, once
+    ended: dict[int, dict[str, Any]] = {}
     try:
-        send_packet(control, {"ready": True})
+        send_packet(control, {"ready": True, "seq": 0})
         while True:
             message, fds = receive_packet(control)
             if message["op"] == "fork":
-                send_packet(control, {"pid": _fork(control, message, fds[0])})
+                answer = _fork(control, fds)
+                ended.pop(answer.get("pid", 0), None)  # a new process of an old number
             elif message["op"] == "preload":
-                send_packet(control, _preload(message))
-            elif message["op"] == "wait":
-                _, status = os.waitpid(message["pid"], 0)
-                send_packet(control, {"code": os.waitstatus_to_exitcode(status)})
+                answer = _preload(message)
+            else:
+                pid = message["pid"]
+                answer = ended[pid] = ended.get(pid) or _reap(pid, message["grace"])
+            send_packet(control, {**answer, "seq": message["seq"]})
     except ClosedError:
         return
 
 
-def _fork(control: socket.socket, message: dict[str, Any], fd: int) -> int:
-    server = os.getpid()
-    pid = os.fork()
+def _fork(control: socket.socket, fds: list[int]) -> dict[str, Any]:
+    if not fds:
+        return {"error": "no channel came with the fork (too many open files?)"}
+    server, fd = os.getpid(), fds[0]
+    try:
+        pid = os.fork()
+    except OSError as error:  # no more processes or memory now; later there may be
+        os.close(fd)
+        return {"error": f"can't fork a child: {error.strerror}"}
     if pid == 0:
         code = 1
         try:
+            os.setpgid(0, 0)
             die_with_parent(server)
             control.close()
-            code = _child(Channel(socket.socket(fileno=fd)), message)
+            os.set_inheritable(fd, False)
+            code = _child(Channel(socket.socket(fileno=fd)))
         finally:
             os._exit(code)  # whatever happened: the server's loop must not run twice
     os.close(fd)
-    return pid
+    return {"pid": pid}
 
 
-def _child(channel: Channel, message: dict[str, Any]) -> int:
+def _reap(pid: int, grace: float) -> dict[str, Any]:
+    """Waits `grace` seconds for a child's end, then ends it, and with it what it has started and
+    left behind in its process group."""
+    deadline = time.monotonic() + grace
+    look = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    while (there := os.waitid(os.P_PID, pid, look) is None) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    # It isn't reaped yet, so neither the number nor the group's can be anyone else's.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    if there:
+        os.kill(pid, signal.SIGKILL)  # in case that it has left its group
+    _, status = os.waitpid(pid, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "killed": there}
+
+
+def _child(channel: Channel) -> int:
+    # A process that a loader forks must not keep the channel open, nor speak on it.
+    os.register_at_fork(after_in_child=channel.close)
     try:
+        message = channel.receive()
         _resolve(message["target"])(channel, **message["args"])
     except ClosedError:
         return 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from bench.cases import Cache, Case
 from bench.settings import LoaderChoice, Settings, SettingsError
-from loaders.contract import Loader
+from loaders.contract import Loader, OptionError
 from loaders.registry import Entry
 
 TWIN = "safetensors-mmap"
@@ -21,26 +21,25 @@ def loader_cases(
     settings: Settings, entries: dict[str, Entry], labels: Sequence[str], cores: int
 ) -> list[Case]:
     """The disk_to_host cases. SettingsError for a loader or option that doesn't exist."""
-    cases = []
+    cases: dict[str, Case] = {}  # by name: `--loader=pt --loader=pt:mmap=true` names one twice
     for choice in _choices(settings, entries):
         cls = entries[choice.name].cls
+        if cls is not None and choice.options is not None:
+            _check(cls, choice.options)
         for options in _option_sets(choice, cls):
-            if cls is not None:
-                _check(cls, options)
             for threads in _thread_counts(settings, cls, cores):
                 for label in labels:
                     for cache in _caches(settings, cls):
-                        cases.append(
-                            Case(
-                                phase="disk_to_host",
-                                loader=choice.name,
-                                options=options,
-                                threads=threads,
-                                cache=cache,
-                                storage=label,
-                            )
+                        case = Case(
+                            phase="disk_to_host",
+                            loader=choice.name,
+                            options=options,
+                            threads=threads,
+                            cache=cache,
+                            storage=label,
                         )
-    return cases + twins(cases)
+                        cases.setdefault(case.test_id, case)
+    return [*cases.values(), *twins(cases.values())]
 
 
 def ceiling_cases(settings: Settings, labels: Sequence[str], cores: int) -> list[Case]:
@@ -112,11 +111,16 @@ def _option_sets(choice: LoaderChoice, cls: type[Loader] | None) -> Sequence[dic
     return [dict(variant) for variant in cls.variants] if cls else [{}]
 
 
-def _check(cls: type[Loader], options: dict[str, object]) -> None:
+def _check(cls: type[Loader], options: Mapping[str, Any]) -> None:
+    """Only what the user wrote stops a run: a stranger's own variants are told by their samples."""
     try:
-        cls(**options)  # type: ignore[arg-type]
-    except ValueError as error:
+        cls(**options)
+    except OptionError as error:
         raise SettingsError(f"--loader: {error}") from error
+    except Exception as error:
+        raise SettingsError(
+            f"--loader={cls.name}: {type(error).__name__}: {error}; leave it out"
+        ) from error
 
 
 def _thread_counts(

@@ -7,6 +7,7 @@ statistics are computed on reading. Absent is null, never 0.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -103,38 +104,56 @@ class Sample:
 
 def sample_from_json(line: Mapping[str, Any]) -> Sample:
     """The sample of one line. Keys of newer versions are passed over."""
-    body = {**line, "pass_number": line["pass"]}
-    known = {name.name for name in fields(Sample)}
-    body = {key: value for key, value in body.items() if key in known}
-    body["seconds"] = Seconds(**line["seconds"])
-    body["cache"] = CacheRecord(**line["cache"])
-    body["storage"] = StorageRecord(**line["storage"]) if line["storage"] else None
+    body = _known(Sample, {**line, "pass_number": line["pass"]})
+    body["seconds"] = Seconds(**_known(Seconds, line["seconds"]))
+    body["cache"] = CacheRecord(**_known(CacheRecord, line["cache"]))
+    storage = line["storage"]
+    body["storage"] = StorageRecord(**_known(StorageRecord, storage)) if storage else None
     return Sample(**body)
 
 
+def _known(cls: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(cls)}
+    return {key: value for key, value in found.items() if key in names}
+
+
+class RecordsError(Exception):
+    """A run's records can't be read or begun: which file, what was found, what to do."""
+
+
 class Writer:
-    """Appends lines so that each is whole on disk, or absent: one write call a line, then fsync."""
+    """Appends lines so that each is whole on disk, or absent: one write call a line, then fsync.
+
+    The file is new: a RecordsError if the folder holds a run already, since two runs in one file
+    would be taken for passes of one.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / RECORDS
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        try:
+            self._fd = os.open(self.path, flags, 0o644)
+        except FileExistsError as error:
+            raise RecordsError(f"{self.path}: holds a run already; name a new folder") from error
 
     def append(self, line: Mapping[str, Any]) -> None:
+        """OSError, with the file's name, where the disk takes no more: then the line isn't there,
+        and everything before it is."""
         data = (json.dumps(line, allow_nan=False) + "\n").encode()
-        written = os.write(self._fd, data)
-        if written != len(data):
-            # A full disk can take a part of a line: it is cut off again, nothing before it is lost.
-            os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
-            raise OSError(f"{self.path}: the disk is full, {written} of {len(data)} bytes fitted")
-        os.fsync(self._fd)
+        before = os.fstat(self._fd).st_size
+        try:
+            written = os.write(self._fd, data)
+            if written != len(data):
+                raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes fitted")
+            os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, before)  # a part of a line must not stay, nor an unsynced one
+            where = f"{self.path} (whole up to byte {before})"
+            raise OSError(error.errno, error.strerror, where) from error
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-class RecordsError(Exception):
-    """A run's records can't be read: which file, what was found, what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

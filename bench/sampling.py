@@ -61,12 +61,13 @@ class Heard:
 
 
 def take(server: Server, job: Job, timed: Timed, on_discard: Callable[[Sample], None]) -> Sample:
-    """One sample of the job. What the child couldn't do becomes a `failed` sample with its reason;
-    a sample whose clocks disagree goes to `on_discard` and is taken again, twice at most."""
+    """One sample of the job. What the child couldn't do, or a file that is gone, becomes a `failed`
+    sample with its reason; a sample whose clocks disagree goes to `on_discard` and is taken again,
+    twice at most."""
     for attempt in range(ATTEMPTS):
         try:
             heard = _hear(server, job, timed if attempt == 0 else _untimed)
-        except ChildError as error:
+        except (ChildError, OSError) as error:
             return replace(job.blank, status="failed", reason=str(error))
         sample = _sample(job, heard)
         if sample.status == "ok" and not clocks_agree(sample):

@@ -64,17 +64,18 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         raise SettingsError(f"--cache={cache}: expected cold, warm or both")
     size_text = given.get("size") or DEFAULT_SIZE
     try:
-        size = SMOKE_SIZE if smoke else parse_size(size_text)
+        size = parse_size(size_text)
     except ValueError as error:
         raise SettingsError(f"--size={size_text}: {error}") from error
+    passes = _positive("--passes", given.get("passes"), DEFAULT_PASSES)
     return Settings(
         model=given.get("model") or DEFAULT_MODEL,
         storages=_storages(given.get("storage") or []),
         loaders=tuple(parse_loader(text) for text in given.get("loader") or []),
         caches=CACHES[cache],
         threads=_threads(given.get("threads")),
-        passes=1 if smoke else _positive("--passes", given.get("passes"), DEFAULT_PASSES),
-        size=size,
+        passes=1 if smoke else passes,
+        size=SMOKE_SIZE if smoke else size,
         budget=_seconds(given.get("budget")),
         run_dir=given.get("run_dir"),
         drop_caches=bool(given.get("drop_caches")),
@@ -94,6 +95,8 @@ def parse_loader(text: str) -> LoaderChoice:
         key, equals, value = part.partition("=")
         if not equals:
             raise SettingsError(f"--loader={text}: expected name:option=value, found {part!r}")
+        if key in options:
+            raise SettingsError(f"--loader={text}: {key} is given twice")
         options[key] = _value(value)
     return LoaderChoice(name=name, options=options)
 
@@ -101,7 +104,7 @@ def parse_loader(text: str) -> LoaderChoice:
 def _value(text: str) -> Any:
     if text in {"true", "false"}:
         return text == "true"
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
 
 def _storages(texts: Sequence[str]) -> tuple[StorageChoice, ...]:
@@ -109,8 +112,10 @@ def _storages(texts: Sequence[str]) -> tuple[StorageChoice, ...]:
     for text in texts:
         if "://" in text:
             raise SettingsError(f"--storage={text}: addresses can't be measured yet; give a folder")
-        labelled = re.fullmatch(r"([A-Za-z0-9_.-]+):(.+)", text)
+        labelled = re.fullmatch(r"([A-Za-z0-9_.-]+):(.*)", text)
         label, path = labelled.groups() if labelled else (None, text)
+        if not path:
+            raise SettingsError(f"--storage={text}: expected a folder, or a label and a folder")
         choices.append(StorageChoice(label=label, path=path))
     labels = [choice.label for choice in choices if choice.label]
     if len(set(labels)) != len(labels):
@@ -128,7 +133,7 @@ def _threads(text: str | None) -> tuple[int, ...]:
 def _positive(option: str, text: object, default: int) -> int:
     if text is None:
         return default
-    if not re.fullmatch(r"\s*[1-9]\d*\s*", str(text)):
+    if not re.fullmatch(r"\s*[1-9][0-9]{0,8}\s*", str(text)):
         raise SettingsError(f"{option}={text}: expected a whole number from 1")
     return int(str(text))
 
@@ -136,7 +141,7 @@ def _positive(option: str, text: object, default: int) -> int:
 def _seconds(text: object) -> float:
     if text is None:
         return DEFAULT_BUDGET
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h)?", str(text))
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|min|h)?", str(text))
     if not found or float(found[1]) == 0:
         raise SettingsError(f"--budget={text}: expected a time such as 180s or 10m")
     return float(found[1]) * {"s": 1, None: 1, "m": 60, "min": 60, "h": 3600}[found[2]]

@@ -39,6 +39,8 @@ class Seen:
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor, total: int) -> Seen:
+        if not isinstance(name, str):
+            raise TypeError(f"expected a tensor's name, got {name!r}")
         return cls(
             name=name,
             dtype=str(tensor.dtype).removeprefix("torch."),
@@ -51,6 +53,10 @@ class Seen:
     @property
     def form(self) -> str:
         return " ".join(filter(None, [self.dtype, str(list(self.shape)), self.oddity]))
+
+
+Kept = tuple[Seen, torch.Tensor]
+"""A tensor that is still alive, and how it was seen when it came."""
 
 
 def _oddity(tensor: torch.Tensor) -> str | None:
@@ -129,16 +135,16 @@ def _blocks(fd: int, path: str, offset: int, nbytes: int, room: memoryview) -> I
 
 def faults_of(
     seen: Sequence[Seen],
-    kept: Sequence[torch.Tensor],
+    kept: Sequence[Kept],
     checkpoint: Checkpoint,
     expected: Reference | None,
     *,
     made_up: bool,
 ) -> list[str]:
     """What is wrong with a timed load, the first few: tensors missing, surplus or twice; dtype or
-    shape other than the manifest's; bytes whose sum is not the reference's; owned memory (`kept`,
-    in the order of `seen`) that changed after it was handed out, or whose bytes are other ones of
-    the same sum. `made_up` contents (random fill) can't be compared."""
+    shape other than the manifest's; bytes whose sum is not the reference's; owned memory (`kept`)
+    that changed after it was handed out, or whose bytes are other ones of the same sum. `made_up`
+    contents (random fill) can't be compared."""
     manifest = {tensor.name: tensor for tensor in checkpoint.tensors}
     faults = [*_name_faults(seen, manifest), *_form_faults(seen, manifest)]
     if expected is None or made_up:
@@ -148,7 +154,7 @@ def faults_of(
         if right is not None and right != one.byte_sum:
             faults.append(f"{one.name}: wrong bytes arrived in the timed load")
     if not faults:
-        for one, tensor in zip(seen, kept, strict=bool(kept)):
+        for one, tensor in kept:
             if byte_sum(tensor) != one.byte_sum:
                 faults.append(
                     f"{one.name}: its memory changed after it was handed out (one buffer for "
@@ -156,18 +162,16 @@ def faults_of(
                 )
             else:
                 faults.extend(expected.digest_faults(one.name, tensor))
-    return (faults or shared_memory(seen, kept, checkpoint))[:SHOWN]
+    return (faults or shared_memory(kept, checkpoint))[:SHOWN]
 
 
-def shared_memory(
-    seen: Sequence[Seen], kept: Sequence[torch.Tensor], checkpoint: Checkpoint
-) -> list[str]:
-    """Tensors that are alive at the same time (`kept`, in the order of `seen`) and lie in the same
-    memory, although the checkpoint doesn't tie them."""
+def shared_memory(kept: Sequence[Kept], checkpoint: Checkpoint) -> list[str]:
+    """Tensors that are alive at the same time and lie in the same memory, although the checkpoint
+    doesn't tie them."""
     storage = {tensor.name: (tensor.file, tensor.storage) for tensor in checkpoint.tensors}
     places = sorted(
         (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, one.name)
-        for one, tensor in zip(seen, kept, strict=bool(kept))
+        for one, tensor in kept
         if tensor.nbytes
     )
     faults = []
