@@ -187,6 +187,11 @@ def first_touch(
     return work
 
 
+def nothing(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str, Any]) -> Work:
+    """Does nothing: what measuring itself costs."""
+    return lambda watch, outcome: None
+
+
 Maker = Callable[[ExitStack, Sequence[Span], int, dict[str, Any]], Work]
 READERS: dict[str, Maker] = {
     "direct-ring": ring,
@@ -195,6 +200,7 @@ READERS: dict[str, Maker] = {
     "memory-read": memory_read,
     "memory-copy": memory_copy,
     "first-touch": first_touch,
+    "nothing": nothing,
 }
 OWNERSHIP = {
     "direct-ring": "borrowed",

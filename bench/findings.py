@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from bench.limits_seen import ABOVE
-from bench.records import Run, Sample
+from bench.records import Run, Sample, measured
 from bench.stats import BOOTSTRAP_FROM, Ratio
 from bench.summary import ByPass, Group, Row, ceilings, groups, noise, rate_of, ratio, title_of
 
@@ -26,6 +26,7 @@ def findings(run: Run, made: Sequence[Row]) -> list[str]:
         *winners(made),
         *the_bar_counts_views(made),
         *noise_of_the_run(made),
+        *cost_of_measuring(run),
     ]
 
 
@@ -148,6 +149,19 @@ def noise_of_the_run(made: Sequence[Row]) -> list[str]:
         f"Noise: {row.title} twice under two names, {row.group.cache} on {row.group.storage}: "
         f"{pair.median:.2f} x ({pair.low:.2f} to {pair.high:.2f}, {pair.kind} of {pair.n})."
         for row, pair in noise(made)
+    ]
+
+
+def cost_of_measuring(run: Run) -> list[str]:
+    """What an empty load costs, through the whole harness."""
+    empty = [sample for sample in measured(run.samples) if sample.loader == "nothing"]
+    inside = [sample.runner_seconds for sample in empty if sample.runner_seconds is not None]
+    whole = [sample.wall_seconds for sample in empty if sample.wall_seconds is not None]
+    if not inside or not whole:
+        return []
+    return [
+        f"Measuring itself: {1000 * median(inside):.2f} ms of the timed region (an empty load, "
+        f"from go to done); {1000 * median(whole):.0f} ms around a sample, not timed."
     ]
 
 

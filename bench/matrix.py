@@ -59,6 +59,7 @@ def ceiling_cases(settings: Settings, labels: Sequence[str], cores: int) -> list
     cases.append(case("memory-read", "none", None))
     cases += [case("memory-copy", "none", None, copiers=n) for n in sorted({1, cores})]
     cases += [case("first-touch", "none", None, pages=kind) for kind in ("4k", "huge")]
+    cases.append(case("nothing", "none", None))
     return cases
 
 
@@ -128,6 +129,8 @@ def _thread_counts(
 ) -> Sequence[int | None]:
     if cls is None or not cls.threaded:
         return [None]
+    if settings.full and not settings.threads:
+        return [1 << power for power in range(7) if 1 << power <= 4 * cores]
     return settings.threads or [cores]
 
 

@@ -43,7 +43,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"action": "store_true"},
         "drop the whole host's page cache before each cold sample (needs root)",
     ),
-    "full": ({"action": "store_true"}, "every case of every phase, not the short selection"),
+    "full": (
+        {"action": "store_true"},
+        "every case: also thread counts from 1 to four times the cores",
+    ),
 }
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ FILE_BYTES = 256 * MIB
 TRIAL_BYTES = 64 * MIB
 LONG_TRIAL_BYTES = 128 * MIB
 RING_BYTES = 64 * MIB
-BLOCKS = (MIB, 4 * MIB, 16 * MIB)
+TIE = 0.03
+BLOCKS = (4 * MIB, 16 * MIB, MIB)
 PAGES = ("huge", "4k")
 
 Options = dict[str, Any]
@@ -47,10 +49,12 @@ def write_probe_file(path: Path, nbytes: int = FILE_BYTES) -> None:
 
 def first_look(channel: Channel, *, path: str, cores: int) -> None:
     """Sends `{"direct", "cache", "owned_cold", "owned_warm", "rates"}`: the chosen options of each
-    ceiling (owned ones by page kind), and rates in bytes per second."""
+    ceiling (owned ones by page kind), and rates in bytes per second. A file smaller than a trial
+    (smoke mode, tiny models) isn't tried out: the first of each list is taken."""
     torch.set_num_threads(cores)
     size = Path(path).stat().st_size
-    threads = sorted({1, cores, 2 * cores, 4 * cores})
+    quick = size < TRIAL_BYTES
+    threads = sorted({1, cores, 2 * cores, 4 * cores}, key=lambda count: abs(count - 2 * cores))
 
     def rate(make: Callable[..., Any], options: Options, nbytes: int, cold: bool) -> float:
         if cold and not options["direct"]:
@@ -64,14 +68,22 @@ def first_look(channel: Channel, *, path: str, cores: int) -> None:
             return outcome.nbytes / (time.perf_counter() - began)
 
     def best(make: Callable[..., Any], tried: list[Options], cold: bool) -> Options:
-        """The fastest of a short trial each, then of three longer ones among the first few."""
-        short = [(rate(make, options, TRIAL_BYTES, cold), options) for options in tried]
-        short.sort(key=lambda pair: -pair[0])
-        long = [
-            (sorted(rate(make, options, LONG_TRIAL_BYTES, cold) for _ in range(3))[1], options)
-            for _, options in short[:3]
+        """Of the few fastest in a short trial each, the one with the best median of longer ones,
+        taken in turn; more threads where it makes no difference, since a slower hour may need
+        them."""
+        if quick:
+            return tried[0]
+        tried = sorted(tried, key=lambda options: -rate(make, options, TRIAL_BYTES, cold))[:4]
+        rounds = [
+            [rate(make, options, LONG_TRIAL_BYTES, cold) for options in tried] for _ in range(3)
         ]
-        return max(long, key=lambda pair: pair[0])[1]
+        medians = [median(rates) for rates in zip(*rounds, strict=True)]
+        good = [
+            options
+            for options, found in zip(tried, medians, strict=True)
+            if found >= (1 - TIE) * max(medians)
+        ]
+        return max(good, key=lambda options: options["threads"])
 
     evict([Path(path)])
     rings: list[Options] = [

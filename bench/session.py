@@ -113,6 +113,7 @@ class Session:
 
     def measure(self, case: Case, number: int, timed: Timed) -> Sample:
         """One sample of a case: taken, or skipped with its reason; on disk when this returns."""
+        began = time.perf_counter()
         reason = self._reason_to_skip(case)
         if reason is not None:
             sample = self._blank(case, number, "skipped", reason)
@@ -121,6 +122,7 @@ class Session:
         else:
             job = self._job(case, number)
             sample = take(self.server, job, timed, lambda bad: self.writer.append(bad.to_json()))
+        sample = replace(sample, wall_seconds=time.perf_counter() - began)
         self.writer.append(sample.to_json())
         return sample
 
