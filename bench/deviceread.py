@@ -1,10 +1,12 @@
-"""Bytes that this process fetched from storage, by the kernel's own count: /proc/<pid>/io."""
+"""Bytes that this process fetched from storage, by the kernel's own count: /proc/<pid>/io, and the
+control group's beside it."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from bench.cgroup import hierarchies
 from bench.host.files import Root, text, under
 from bench.pagecache import evict
 from bench.residency import Residency
@@ -48,3 +50,41 @@ def reader_is_charged(path: Path, residency: Residency) -> bool | None:
     if before is None or after is None or got == 0:
         return None
     return after > before
+
+
+def group_read_bytes(root: Root = "/") -> int | None:
+    """Bytes that this process's control group fetched since the group was made, from the device
+    that it fetched most from (a stack of devices counts a byte once in each). A second witness:
+    other processes of the group count too, and so do kernel threads that read on its behalf, which
+    /proc/<pid>/io misses. None where no group counts."""
+    for hierarchy in hierarchies("blkio", root) + hierarchies("io", root):
+        group = hierarchy.groups[0]
+        if hierarchy.version == 2:
+            found = parse_io_stat(text(group / "io.stat") or "")
+        else:
+            found = parse_blkio(text(group / "blkio.throttle.io_service_bytes_recursive") or "")
+        if found:
+            return max(found.values())
+    return None
+
+
+def parse_io_stat(content: str) -> dict[str, int]:
+    """Bytes read by device ("8:0") from a v2 io.stat: "8:0 rbytes=4096 wbytes=0 ..."."""
+    found = {}
+    for line in content.splitlines():
+        device, *fields = line.split()
+        for field in fields:
+            name, _, value = field.partition("=")
+            if name == "rbytes" and value.isdecimal():
+                found[device] = int(value)
+    return found
+
+
+def parse_blkio(content: str) -> dict[str, int]:
+    """The same from v1's blkio.throttle.io_service_bytes: "8:0 Read 4096"."""
+    found = {}
+    for line in content.splitlines():
+        fields = line.split()
+        if len(fields) == 3 and fields[1] == "Read" and fields[2].isdecimal():
+            found[fields[0]] = int(fields[2])
+    return found

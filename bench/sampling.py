@@ -16,6 +16,7 @@ from typing import Any
 from bench.cachestate import cache_state
 from bench.cases import Case
 from bench.children import Child, ChildError, Server
+from bench.deviceread import group_read_bytes
 from bench.pagecache import drop_caches, evict, warm
 from bench.prepare import Prepared
 from bench.records import CacheRecord, Sample, Seconds
@@ -54,6 +55,7 @@ class Heard:
     """What one child told, and what the runner saw meanwhile."""
 
     resident: float | None = None
+    group_fetched: int | None = None
     runner_seconds: float = 0.0
     report: dict[str, Any] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -108,7 +110,11 @@ def _hear(server: Server, job: Job, timed: Timed) -> Heard:
         child.hear(READY_TIMEOUT)
         if paths and job.case.cache != "none":
             heard.resident = job.residency.resident_fraction(paths)
+        before = group_read_bytes()
         timed(lambda: _go(child, job.timeout, heard))
+        after = group_read_bytes()
+        if before is not None and after is not None:
+            heard.group_fetched = after - before
         heard.report = child.hear(job.timeout)
         heard.faults = child.hear(job.timeout)["faults"]
         child.finish()
@@ -150,6 +156,7 @@ def _sample(job: Job, heard: Heard) -> Sample:
             requested=case.cache,
             resident_before=heard.resident,
             device_read_bytes=fetched,
+            group_read_bytes=heard.group_fetched,
             state=cache_state(case.cache, heard.resident, fetched, report["bytes"]),
         ),
         cpu_seconds=counters["cpu_seconds"],

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.deviceread import device_read_bytes, parse_io, reader_is_charged
+from bench.deviceread import (
+    device_read_bytes,
+    group_read_bytes,
+    parse_blkio,
+    parse_io,
+    parse_io_stat,
+    reader_is_charged,
+)
 from bench.filesystems import charges_reader, describe
 from bench.host.mounts import mount_of
 from bench.residency import UNKNOWN, choose_method
@@ -48,3 +55,22 @@ def test_the_trial_proves_nothing_where_nothing_can_be_dropped(tmp_path: Path) -
         path = Path(held.name)
         path.write_bytes(b"abc")
         assert reader_is_charged(path, choose_method(path)) is None
+
+
+def test_group_bytes_are_read_from_both_versions() -> None:
+    v2 = "8:0 rbytes=4096 wbytes=1 rios=1 wios=1 dbytes=0 dios=0\n253:0 rbytes=8192 wbytes=0\n"
+    assert parse_io_stat(v2) == {"8:0": 4096, "253:0": 8192}
+    v1 = "8:0 Read 4096\n8:0 Write 0\n8:0 Total 4096\nTotal 4096\n"
+    assert parse_blkio(v1) == {"8:0": 4096}
+    assert parse_io_stat("") == parse_blkio("") == {}
+
+
+def test_group_bytes_of_a_fake_group(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup/mine"
+    group.mkdir(parents=True)
+    (group / "io.stat").write_text("8:0 rbytes=4096 wbytes=0\n253:0 rbytes=4000 wbytes=0\n")
+    proc = tmp_path / "proc/self"
+    proc.mkdir(parents=True)
+    (proc / "cgroup").write_text("0::/mine\n")
+    assert group_read_bytes(tmp_path) == 4096  # not the sum: dm on top of sda counts twice
+    assert group_read_bytes(tmp_path / "nowhere") is None
