@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from bench.cgroup import hierarchies
-from bench.host.files import Root, text
+from loaders.system.cgroup import hierarchies
+from loaders.system.files import Root, text
 
 _DEFAULT_PERIOD = 100_000  # microseconds; the kernel's default, where only a quota is given
 

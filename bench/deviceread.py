@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bench.cgroup import hierarchies
-from bench.host.files import Root, text, under
 from bench.pagecache import evict
-from bench.residency import Residency
+from loaders.system.cgroup import hierarchies
+from loaders.system.files import Root, text, under
+from loaders.system.residency import Residency
 
 _TRIAL = 1 << 20
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.cores import effective_cores
-from bench.host.files import Root, under
-from bench.residency import UNKNOWN, Residency
+from loaders.system.files import Root, under
+from loaders.system.residency import UNKNOWN, Residency
 
 _BLOCK = 8 << 20
 _CHUNK = 256 << 20  # what one thread reads of a file before it takes the next piece of work

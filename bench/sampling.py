@@ -20,7 +20,7 @@ from bench.deviceread import group_read_bytes
 from bench.pagecache import drop_caches, evict, warm
 from bench.prepare import Prepared
 from bench.records import CacheRecord, Sample, Seconds
-from bench.residency import UNKNOWN, Residency
+from loaders.system.residency import UNKNOWN, Residency
 
 AGREE_SECONDS = 0.002
 AGREE_PART = 0.01

@@ -22,15 +22,15 @@ from bench.cores import effective_cores
 from bench.groundwork import Ground, Say
 from bench.host.facts import host_facts
 from bench.limits import raise_nofile
-from bench.memory import available_bytes
 from bench.probe import ceiling_options
 from bench.records import SCHEMA, CacheRecord, Sample, Seconds, Writer
-from bench.residency import UNKNOWN
 from bench.sampling import Job, Timed, take
 from bench.settings import Settings
 from bench.sizes import format_size
 from bench.storages import Storage
 from loaders import registry
+from loaders.system.memory import available_bytes
+from loaders.system.residency import UNKNOWN
 
 MEMORY_SPARE = 512 << 20
 """Memory left to everything else when it is decided whether a loader may hold a checkpoint."""

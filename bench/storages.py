@@ -11,8 +11,8 @@ from bench.filesystems import coldness
 from bench.host.facts import storage_facts
 from bench.host.machine import virtual
 from bench.records import StorageRecord
-from bench.residency import UNKNOWN, Residency, choose_method
 from bench.settings import SettingsError, StorageChoice
+from loaders.system.residency import UNKNOWN, Residency, choose_method
 
 DATA = ".coldload"
 """The folder that made and copied checkpoints lie in, on the storage that is measured."""

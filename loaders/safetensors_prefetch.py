@@ -12,10 +12,10 @@ import torch
 
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.contract import Loader, OptionValue, Stamp
-from loaders.io.limits import available_memory
 from loaders.io.readers import OpenFile
 from loaders.registry import register
 from loaders.safetensors_mmap import map_tensors
+from loaders.system.memory import available
 
 _SHARE = 0.9  # of the available memory: what vLLM 0.33 takes for "the checkpoint fits"
 
@@ -40,12 +40,12 @@ class SafetensorsPrefetch(Loader):
         self.require_positive("block_mib")
 
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
-        available = available_memory()
-        if checkpoint.file_bytes > _SHARE * available.nbytes:
+        memory = available()
+        if checkpoint.file_bytes > _SHARE * memory.nbytes:
             # Each page read ahead would push out one that was read before it.
             self.note(
                 f"nothing prefetched: {checkpoint.file_bytes} bytes of files exceed "
-                f"{_SHARE:.0%} of {available.nbytes} available ({available.bound})"
+                f"{_SHARE:.0%} of {memory.nbytes} available ({memory.bound})"
             )
             yield from map_tensors(checkpoint, stamp)
             return

@@ -17,8 +17,8 @@ from bench.deviceread import (
     reader_is_charged,
 )
 from bench.filesystems import charges_reader, describe
-from bench.host.mounts import mount_of
-from bench.residency import UNKNOWN, choose_method
+from loaders.system.mounts import mount_of
+from loaders.system.residency import UNKNOWN, choose_method
 from tests.tiny_host import tree
 
 IO = "rchar: 323934931\nwchar: 9\nsyscr: 632\nsyscw: 1\nread_bytes: 4096\nwrite_bytes: 0\n"

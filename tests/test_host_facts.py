@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from bench.host import accelerators, cpu, machine, meminfo
 from bench.host.facts import host_facts
-from bench.host.files import chosen, cpu_list, number
+from loaders.system import memory
+from loaders.system.files import chosen, cpu_list, number
 from tests.tiny_host import fixture, tree
 
 # --- processors
@@ -110,10 +111,10 @@ def test_cpu_list_ranges() -> None:
 
 
 def test_meminfo_units() -> None:
-    values = meminfo.parse(fixture("meminfo.txt"))
+    values = memory.parse_meminfo(fixture("meminfo.txt"))
     assert values["MemTotal"] == 1056434212 * 1024
     assert values["HugePages_Total"] == 16
-    assert meminfo.available(fixture("meminfo.txt")) == 901220400 * 1024
+    assert memory.available_on_host(fixture("meminfo.txt")) == 901220400 * 1024
 
 
 def test_memory_facts(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.filesystems import describe
-from bench.host import blocks, mounts
+from bench.host import blocks
 from bench.host.facts import mount_facts
+from loaders.system import mounts
 from tests.tiny_host import fixture, tree
 
 MOUNTS = mounts.parse(fixture("mountinfo.txt"))

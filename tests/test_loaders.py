@@ -32,7 +32,6 @@ from loaders.checkpoint.read import open_checkpoint
 from loaders.contract import Loader, OptionError
 from loaders.dummy import Dummy
 from loaders.example import Example
-from loaders.io import limits
 from loaders.io.errors import LoadError, TruncatedError
 from loaders.parallel import Parallel
 from loaders.registry import entries, unavailable
@@ -40,6 +39,7 @@ from loaders.safetensors_eager import SafetensorsEager
 from loaders.safetensors_mmap import SafetensorsMmap
 from loaders.safetensors_prefetch import SafetensorsPrefetch
 from loaders.safetensors_threads import SafetensorsThreads
+from loaders.system import memory
 
 ROOT = Path(__file__).parent.parent
 READY = {name: entry.cls for name, entry in entries().items() if unavailable(entry) is None}
@@ -483,9 +483,7 @@ def test_c76_prefetch_stays_within_the_memory_limit(
         tensors=checkpoint.tensors[:1],
     )
     root = fake_root(tmp_path / "root", v2=limit)
-    monkeypatch.setattr(
-        "loaders.safetensors_prefetch.available_memory", lambda: limits.available_memory(root)
-    )
+    monkeypatch.setattr("loaders.safetensors_prefetch.available", lambda: memory.available(root))
     started = threading.Event()
     monkeypatch.setattr("loaders.safetensors_prefetch._read_away", lambda *_: started.set())
     loader = SafetensorsPrefetch(2)
@@ -499,7 +497,7 @@ def test_c76_prefetch_stays_within_the_memory_limit(
     else:
         assert not started.is_set()
         assert "nothing prefetched" in loader.notes[0]
-        assert "memory.max" in loader.notes[0]
+        assert "sys/fs/cgroup/pod" in loader.notes[0]
 
 
 def fake_root(root: Path, *, v2: str | None = None, v1: str | None = None) -> Path:
@@ -531,24 +529,24 @@ def fake_root(root: Path, *, v2: str | None = None, v1: str | None = None) -> Pa
 def test_c76_available_memory_is_the_least_of_all_bounds(tmp_path: Path) -> None:
     """C76: v2 and v1, a limit on an enclosing group, "max", v1's huge number for none, a path that
     isn't there in the container, no control groups at all."""
-    found = limits.available_memory(fake_root(tmp_path / "v2", v2=str(256 << 20)))
+    found = memory.available(fake_root(tmp_path / "v2", v2=str(256 << 20)))
     assert found.nbytes == (256 - 100 + 50) << 20
-    assert found.bound == "/sys/fs/cgroup/pod/memory.max"
-    found = limits.available_memory(fake_root(tmp_path / "v1", v1=str(256 << 20)))
+    assert found.bound.endswith("sys/fs/cgroup/pod")
+    found = memory.available(fake_root(tmp_path / "v1", v1=str(256 << 20)))
     assert found.nbytes == (256 - 100) << 20
-    assert found.bound.endswith("memory/memory.limit_in_bytes")
+    assert found.bound.endswith("sys/fs/cgroup/memory")
     for name, kind in {
         "a": {"v2": "max"},
         "b": {"v1": "9223372036854771712"},
         "c": {"v2": None},
     }.items():
-        found = limits.available_memory(fake_root(tmp_path / name, **kind))
+        found = memory.available(fake_root(tmp_path / name, **kind))
         assert (found.nbytes, found.bound) == (64 << 30, "MemAvailable")
     root = fake_root(tmp_path / "full", v2=str(50 << 20))
-    assert limits.available_memory(root).nbytes == 0
+    assert memory.available(root).nbytes == 0
     (root / "proc/self/cgroup").unlink()
-    assert limits.available_memory(root).bound == "MemAvailable"
-    assert limits.available_memory().nbytes > 0
+    assert memory.available(root).bound == "MemAvailable"
+    assert memory.available().nbytes > 0
 
 
 def test_prefetch_failures_are_noted_and_not_fatal(

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.limits import LimitError, raise_nofile, shm_room
-from bench.memory import available_bytes, limits, tightest_limit
+from loaders.system.memory import available_bytes, limits, tightest_limit
 from tests.tiny_host import tree
 
 MIB = 2**20

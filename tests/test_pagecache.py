@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from bench.filesystems import describe
-from bench.host.mounts import mount_of
 from bench.pagecache import Eviction, drop_caches, evict, warm
-from bench.pagecalls import PAGE, cachestat, mincore
-from bench.residency import METHODS, UNKNOWN, Measure, Residency, choose_method
+from loaders.system.mounts import mount_of
+from loaders.system.pagecalls import PAGE, cachestat, mincore
+from loaders.system.residency import METHODS, UNKNOWN, Measure, Residency, choose_method
 
 SIZE = 3 * 2**20 + 123  # ends within a page
 NOBODY = 65534
@@ -210,7 +210,7 @@ def test_the_system_calls_report_refusals_as_errors(file: Path) -> None:
 
 
 def test_mincore_in_pieces_counts_the_same(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.pagecalls._PIECE", 4 * PAGE)
+    monkeypatch.setattr("loaders.system.pagecalls._PIECE", 4 * PAGE)
     chosen = choose_method(file, methods={"mincore": mincore})
     assert chosen.resident_bytes(file) == SIZE
     assert evict([file], chosen).remaining == 0
@@ -231,8 +231,8 @@ def _as_nobody(code: str, *arguments: str) -> str:
         "import os, sys\n"
         "from pathlib import Path\n"
         "from bench.pagecache import drop_caches, evict, warm\n"
-        "from bench.pagecalls import mincore\n"
-        "from bench.residency import METHODS, choose_method\n"
+        "from loaders.system.pagecalls import mincore\n"
+        "from loaders.system.residency import METHODS, choose_method\n"
         "path = Path(sys.argv[1])\n"
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
     )

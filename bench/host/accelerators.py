@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bench.host.files import Root, listed, number, text, under, word
+from loaders.system.files import Root, listed, number, text, under, word
 
 VENDORS = {
     "10de": "NVIDIA",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bench.host.files import Root, chosen, is_directory, listed, number, text, under, word
-from bench.host.mounts import Mount
+from loaders.system.files import Root, chosen, is_directory, listed, number, text, under, word
+from loaders.system.mounts import Mount
 
 _SECTOR = 512  # /sys/class/block/*/size counts these, whatever the disk's own sectors are
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bench.host.files import Root, cpu_list, listed, number, text, under
-from bench.host.meminfo import parse as parse_meminfo
+from loaders.system.files import Root, cpu_list, listed, number, text, under
+from loaders.system.memory import parse_meminfo
 
 # Conversion and quantisation speed depend on these; the rest of the long list doesn't matter here.
 FLAGS = frozenset(

@@ -15,11 +15,11 @@ from bench.filesystems import coldness, describe
 from bench.host.accelerators import accelerators, device_nodes, drivers
 from bench.host.blocks import block_device
 from bench.host.cpu import cpu_facts
-from bench.host.files import Root, word
 from bench.host.machine import container, system, virtual
 from bench.host.meminfo import memory_facts, process_limits
-from bench.host.mounts import Mount, mount_of
-from bench.memory import available_bytes, limits
+from loaders.system.files import Root, word
+from loaders.system.memory import available_bytes, limits
+from loaders.system.mounts import Mount, mount_of
 
 # Asked for by name, not imported: `coldload host` must not wait for torch.
 PACKAGES = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from bench.host.cpu import flags, parse_cpuinfo
-from bench.host.files import Root, is_directory, text, under, word
-from bench.host.mounts import mount_for, read_mounts
+from loaders.system.files import Root, is_directory, text, under, word
+from loaders.system.mounts import mount_for, read_mounts
 
 # Words of the firmware's tables (DMI), in the order of the search: the first match names it.
 _PRODUCTS = (

@@ -6,37 +6,15 @@ import os
 import re
 import resource
 
-from bench.host.files import Root, chosen, listed, number, text, under
+from loaders.system.files import Root, chosen, listed, number, text, under
+from loaders.system.memory import parse_meminfo
 
 _HUGE_SIZE = re.compile(r"hugepages-(\d+)kB")
 
 
-def parse(content: str) -> dict[str, int]:
-    """/proc/meminfo: bytes by name where the line has a unit, else the plain number (HugePages_*).
-    Lines that aren't of this form are left out."""
-    values: dict[str, int] = {}
-    for line in content.splitlines():
-        name, _, rest = line.partition(":")
-        fields = rest.split()
-        if fields and fields[0].isdecimal():
-            values[name.strip()] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
-    return values
-
-
-def available(content: str) -> int | None:
-    """Bytes that can be had without swapping. Before Linux 3.14 there is no MemAvailable: then
-    free memory and the page cache. None if neither is there."""
-    values = parse(content)
-    if "MemAvailable" in values:
-        return values["MemAvailable"]
-    if "MemFree" not in values:
-        return None
-    return values["MemFree"] + values.get("Buffers", 0) + values.get("Cached", 0)
-
-
 def memory_facts(root: Root = "/") -> dict[str, object]:
     """Sizes in bytes; what isn't known is None."""
-    values = parse(text(under(root, "/proc/meminfo")) or "")
+    values = parse_meminfo(text(under(root, "/proc/meminfo")) or "")
     thp = "/sys/kernel/mm/transparent_hugepage"
     return {
         "total_bytes": values.get("MemTotal"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cgroup import hierarchies
-from bench.host.files import Root, number, text, under
-from bench.host.meminfo import available
+from loaders.system.cgroup import hierarchies
+from loaders.system.files import Root, number, text, under
 
 # v1 writes "no limit" as the largest multiple of the page size: 2^63 - 4096 or 2^63 - 65536.
 _UNLIMITED = 2**60
@@ -48,19 +47,55 @@ def tightest_limit(root: Root = "/") -> int | None:
     return min((limit.limit for limit in limits(root)), default=None)
 
 
-def available_bytes(root: Root = "/") -> int:
-    """Bytes that can be taken without swapping or being killed: the least of MemAvailable and what
-    each group above still allows. OSError where neither can be read."""
-    candidates = [limit.left for limit in limits(root)]
-    host = available(text(under(root, "/proc/meminfo")) or "")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Available:
+    """Bytes that can be taken without swapping or being killed, and who sets that bound."""
+
+    nbytes: int
+    bound: str
+
+
+def available(root: Root = "/") -> Available:
+    """The least of MemAvailable and what each group above still allows. OSError where neither can
+    be read."""
+    candidates = [Available(nbytes=limit.left, bound=limit.source) for limit in limits(root)]
+    host = available_on_host(text(under(root, "/proc/meminfo")) or "")
     if host is not None:
-        candidates.append(host)
+        candidates.append(Available(nbytes=host, bound="MemAvailable"))
     if not candidates:
         raise OSError(
             f"{under(root, '/proc/meminfo')}: no MemAvailable found and no cgroup limit either, "
             "so the memory that may be used isn't known; is /proc mounted?"
         )
-    return min(candidates)
+    return min(candidates, key=lambda candidate: candidate.nbytes)
+
+
+def available_bytes(root: Root = "/") -> int:
+    """`available`, the bytes alone."""
+    return available(root).nbytes
+
+
+def parse_meminfo(content: str) -> dict[str, int]:
+    """/proc/meminfo: bytes by name where the line has a unit, else the plain number (HugePages_*).
+    Lines that aren't of this form are left out."""
+    values: dict[str, int] = {}
+    for line in content.splitlines():
+        name, _, rest = line.partition(":")
+        fields = rest.split()
+        if fields and fields[0].isdecimal():
+            values[name.strip()] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
+    return values
+
+
+def available_on_host(content: str) -> int | None:
+    """Bytes that can be had without swapping. Before Linux 3.14 there is no MemAvailable: then
+    free memory and the page cache. None if neither is there."""
+    values = parse_meminfo(content)
+    if "MemAvailable" in values:
+        return values["MemAvailable"]
+    if "MemFree" not in values:
+        return None
+    return values["MemFree"] + values.get("Buffers", 0) + values.get("Cached", 0)
 
 
 def _limit_v2(group: Path) -> Limit | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.host.files import Root, text, under
+from loaders.system.files import Root, text, under
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 

@@ -7,7 +7,7 @@ import errno
 import os
 from pathlib import Path
 
-from bench.host.files import text
+from loaders.system.files import text
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.pagecalls import cachestat, mincore
+from loaders.system.pagecalls import cachestat, mincore
 
 # (file descriptor, offset, length) -> bytes of that range in the page cache, in whole pages.
 # OSError where it can't tell.

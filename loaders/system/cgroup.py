@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from bench.host.files import Root, is_directory, text, under
-from bench.host.mounts import Mount, read_mounts
+from loaders.system.files import Root, is_directory, text, under
+from loaders.system.mounts import Mount, read_mounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
