@@ -22,6 +22,9 @@ ASK_TIMEOUT = 120.0
 GRACE = 10.0
 """Seconds for a child to end by itself once it has said its last word."""
 
+LAST_GRACE = 1.0
+"""The same for one that has closed its channel: that is the last thing that a process does."""
+
 
 class ChildError(Exception):
     """The child could not measure: what it raised, by which signal it ended, or that it hung."""
@@ -171,7 +174,7 @@ class Child:
         self.finish(grace=0)
 
     def _ending(self) -> str:
-        code = self.finish()
+        code = self.finish(LAST_GRACE)
         where = f"; its output is in {self._server.log}"
         if self._killed:
             return f"the child gave up its channel but went on, and was killed{where}"
