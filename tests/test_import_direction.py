@@ -9,6 +9,19 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+# The parts of bench/ that do things, which its values and reports know nothing of.
+WORKING = {
+    "bench.child",
+    "bench.children",
+    "bench.ceilings",
+    "bench.groundwork",
+    "bench.plugin",
+    "bench.prepare",
+    "bench.probe",
+    "bench.sampling",
+    "bench.session",
+}
+
 # (files that the rule is about, modules that they may not import, at any depth, and why)
 LAYERS = [
     ("loaders/**/*.py", {"bench", "pytest", "tests"}, "loaders know nothing of who measures them"),
@@ -29,6 +42,30 @@ LAYERS = [
         "a contract stands below its users",
     ),
     ("loaders/registry.py", {"loaders.io"}, "the registry knows loaders by their contract alone"),
+    (
+        "loaders/system/*.py",
+        {"loaders.io", "loaders.contract", "loaders.registry", "torch"},
+        "what the system says is asked without any loader",
+    ),
+    *[
+        (f"bench/{name}.py", {"torch", "pytest", "loaders", *WORKING}, "values and arithmetic")
+        for name in ("records", "cases", "stats", "settings", "sizes", "budget", "cachestate")
+    ],
+    *[
+        (
+            f"bench/{name}.py",
+            {"torch", "pytest", "loaders", *WORKING},
+            "a report reads records only",
+        )
+        for name in ("summary", "limits_seen", "findings", "report")
+    ],
+    *[
+        (f"bench/{name}.py", {"pytest", "bench.plugin", "bench.options"}, "pytest is at the edge")
+        for name in ("child", "ceilings", "sampling", "session", "groundwork", "prepare", "probe")
+    ],
+    ("bench/host/*.py", {"torch", "pytest", "bench.session"}, "host facts come from the system"),
+    ("bench/synth/*.py", {"pytest", "bench.session", "bench.child"}, "making isn't measuring"),
+    ("bench/commands/*.py", {"pytest", "bench.plugin"}, "commands look, pytest measures"),
 ]
 
 

@@ -1,0 +1,130 @@
+"""README and benchmarks.md stay true: each command in them is run, or looked at, here.
+
+Every line of a ```sh block must be known to RUN below by how it begins, so that a new command
+can't slip in untested.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.options import OPTIONS
+from bench.synth.write import make_checkpoint
+
+ROOT = Path(__file__).parent.parent
+DOCS = ["README.md", "benchmarks.md"]
+BIN = Path(sys.executable).parent
+
+
+def commands() -> list[tuple[str, str]]:
+    """(document, command) for each line of each shell block, comments cut off."""
+    found = []
+    for name in DOCS:
+        for block in re.findall(r"```sh\n(.*?)```", (ROOT / name).read_text(), re.S):
+            for line in block.splitlines():
+                command = re.sub(r"\s+#.*$", "", line).strip()
+                if command:
+                    found.append((name, command))
+    return found
+
+
+def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, shell=True, cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dest = tmp_path_factory.mktemp("docs") / "model"
+    make_checkpoint(
+        "qwen3-0.6b",
+        dest,
+        size=1 << 20,
+        shards=2,
+        format="safetensors",
+        dtype=None,
+        seed=0,
+        progress=lambda done, total: None,
+    )
+    return dest
+
+
+@pytest.mark.parametrize(("document", "command"), commands())
+def test_documented_command(document: str, command: str, model: Path, tmp_path: Path) -> None:
+    words = shlex.split(command)
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    for written, real in {
+        "/path/to/model": str(model),
+        "/mnt/nvme": str(storage),
+        "/mnt/nfs": str(storage),
+        "/tmp/model": str(tmp_path / "made"),
+        "Qwen/Qwen3-0.6B": str(model),
+    }.items():
+        command = command.replace(written, real)
+    if words[0] == "make":
+        # -n: what make would run; the targets themselves are what CI and `make test` run
+        done = run(command.replace("make", "make -n", 1), ROOT)
+        assert done.returncode == 0, done.stderr
+        assert "-m pytest" in done.stdout
+        if "STORAGE=" in command:
+            assert f"--storage='{storage}'" in done.stdout
+            assert f"--model='{model}'" in done.stdout
+    elif words[0] == "pytest":
+        if "--benchmark-disable" not in command and "--collect-only" not in command:
+            command += " --collect-only -q"  # the smoke mode itself runs in `make test`
+        if "--benchmark-disable" in command:
+            command += f" --size=2MiB --loader=example --run-dir={tmp_path / 'run'}"
+        done = run(command, ROOT)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "bench_" in done.stdout or "passed" in done.stdout
+    elif words[0] == "coldload":
+        done = run(command, tmp_path)
+        expected = 3 if words[1] == "runs" else 0  # there is no run in an empty folder
+        assert done.returncode == expected, done.stdout + done.stderr
+    else:
+        pytest.fail(f"{document} has a command that no test knows: {command}")
+
+
+def test_options_named_in_the_documents_exist() -> None:
+    ours = {f"--{name}" for name in OPTIONS}
+    known = ours | {
+        "--benchmark-only",
+        "--benchmark-disable",
+        "--benchmark-json",
+        "--benchmark-save",
+        "--benchmark-compare",
+        "--collect-only",
+        "--help",
+        "--json",
+        "--size",
+        "--shards",
+    }
+    for name in DOCS:
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (ROOT / name).read_text()))
+        assert named <= known, f"{name} names options that don't exist: {named - known}"
+
+
+def test_columns_are_explained() -> None:
+    from bench.report import COLUMNS
+
+    text = (ROOT / "benchmarks.md").read_text()
+    explained = text[text.index("## Columns") :]
+    for column in COLUMNS[2:]:  # the loader and its threads explain themselves
+        key = column.title.split()[0]
+        assert key in explained, f"benchmarks.md doesn't explain the column {column.title}"
+
+
+def test_no_document_leads_nowhere() -> None:
+    for name in DOCS:
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / name).read_text()):
+            assert (ROOT / target).exists(), f"{name} links to {target}"
