@@ -36,16 +36,17 @@ LINGERS = 3
 
 
 @cache
-def manifest(path: str) -> Checkpoint:
+def manifest(*, path: str) -> Checkpoint:
     """The manifest as the runner read it. A child must not read headers itself: that would warm
-    the cache of the files that it is about to load cold."""
+    the cache of the files that it is about to load cold. `path` by name only, as preloaded: to
+    `cache`, f(x) and f(path=x) are two calls."""
     loaded = pickle.loads(Path(path).read_bytes())
     assert isinstance(loaded, Checkpoint)
     return loaded
 
 
 @cache
-def reference(path: str) -> Reference:
+def reference(*, path: str) -> Reference:
     loaded = pickle.loads(Path(path).read_bytes())
     assert isinstance(loaded, Reference)
     return loaded
@@ -181,7 +182,7 @@ def disk_to_host(
 ) -> None:
     """One sample: file -> bytes in host memory. Says `ready`, waits for `go`, says `done` with its
     stamps and counters, then loads once more, untimed, and says what the proof found."""
-    checkpoint = manifest(manifest_path)
+    checkpoint = manifest(path=manifest_path)
     cls = registry.get(loader)
     subject = cls(threads=threads, **options)
     if subject.ownership not in get_args(Ownership):
@@ -200,7 +201,7 @@ def disk_to_host(
     )
     channel.send(report)
 
-    expected = reference(reference_path) if reference_path else None
+    expected = reference(path=reference_path) if reference_path else None
     faults = faults_of(load.seen, load.kept, checkpoint, expected, made_up=cls.synthetic)
     load.kept.clear()
     if not faults:

@@ -54,9 +54,13 @@ class Server:
         theirs.close()
         self._control = ours
         self._asked = 0
-        self._answer(START_TIMEOUT)
-        for message in self._preloads:
-            self._ask(message)
+        try:
+            self._answer(START_TIMEOUT)
+            for message in self._preloads:
+                self._ask(message)
+        except ChildError:
+            ours.close()
+            raise
 
     def preload(self, target: str, **args: Any) -> None:
         """Runs `module:function` in the server itself, for what all children then inherit."""
