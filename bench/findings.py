@@ -176,12 +176,19 @@ def contradictions(made: Sequence[Row]) -> list[str]:
 
 
 def not_as_asked(made: Sequence[Row]) -> list[str]:
-    """Rows whose cache state wasn't the asked one: they stand apart, and why."""
+    """Rows whose cache state wasn't the asked one: they stand apart, and what to look at."""
+    hints = {
+        "cold": "is something else reading the files? Try --drop-caches as root",
+        "warm": "does memory hold the checkpoint? coldload host shows the limits",
+    }
+    apart: dict[tuple[str, str], list[str]] = {}
+    for row in made:
+        if row.group.cache != "none" and row.state != row.group.cache:
+            apart.setdefault((row.group.cache, row.state), []).append(row.title)
     return [
-        f"{row.title}: asked {row.group.cache}, was {row.state}; its row stands apart. "
-        f"Is something else reading the files? Try --drop-caches as root."
-        for row in made
-        if row.group.cache != "none" and row.state != row.group.cache
+        f"asked {asked}, was {state}: {', '.join(Counter(titles))}; such rows stand apart. "
+        f"{hints[asked].capitalize() if state != 'unverified' else 'It could not be verified here'}."
+        for (asked, state), titles in apart.items()
     ]
 
 
@@ -229,6 +236,6 @@ def few_passes(run: Run) -> list[str]:
     if passes >= BOOTSTRAP_FROM or (run.plan or {}).get("smoke"):
         return []
     return [
-        f"{passes} passes give a range, not an interval: --passes={BOOTSTRAP_FROM} for one "
+        f"{passes} pass{'es' if passes > 1 else ''}: a range, not an interval; --passes={BOOTSTRAP_FROM} gives one "
         f"(with a larger --budget)."
     ]

@@ -51,9 +51,14 @@ class Session:
         self.storages = {storage.label: storage for storage in storages}
         self.cores = effective_cores()
         self.run_dir = run_folder(settings)
-        self.work = Path(tempfile.mkdtemp(prefix="coldload-"))
         self.writer = Writer(self.run_dir)
-        self.server = Server(self.run_dir / "children.log")
+        try:
+            self.server = Server(self.run_dir / "children.log")
+        except BaseException:
+            self.writer.close()
+            self._tidy()
+            raise
+        self.work = Path(tempfile.mkdtemp(prefix="coldload-"))
         self._ground: Ground | None = None
         self._deadline: float | None = None
 
@@ -130,9 +135,15 @@ class Session:
         self.server.close()
         self.writer.close()
         shutil.rmtree(self.work, ignore_errors=True)
-        log = self.run_dir / "children.log"
-        if log.exists() and log.stat().st_size == 0:
-            log.unlink()
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """A run that was refused before its first line leaves no folder that looks like a run."""
+        for path in (self.run_dir / "children.log", self.writer.path):
+            if path.exists() and path.stat().st_size == 0:
+                path.unlink()
+        if not any(self.run_dir.iterdir()):
+            self.run_dir.rmdir()
 
     def _reason_to_skip(self, case: Case) -> str | None:
         if self._deadline is not None and time.monotonic() > self._deadline:
@@ -143,23 +154,17 @@ class Session:
         if case.phase == "ceiling":
             if case.loader == "fio" and not fio.installed():
                 return "fio isn't installed"
+            if case.loader == "owned-read":
+                ready = self.ground.prepared[case.storage or "", self.ground.main]
+                return _memory_short(ready.checkpoint.file_bytes)
             return None
         assert case.storage is not None
         reason = groundwork.problems_of(case.loader, self.ground, case.storage)
-        return reason or self._memory_short(case)
-
-    def _memory_short(self, case: Case) -> str | None:
-        assert case.storage is not None
+        if reason is not None:
+            return reason
         ready = groundwork.prepared_for(case.loader, self.ground, case.storage)
         loader = registry.get(case.loader)(threads=case.threads or 1, **case.options)
-        need = loader.memory_bytes(ready.checkpoint)
-        have = available_bytes() - MEMORY_SPARE
-        if need <= have:
-            return None
-        return (
-            f"holds the whole checkpoint: {format_size(need)} of memory needed, "
-            f"{format_size(max(have, 0))} free; loaders whose memory is `mapped` or `borrowed` can"
-        )
+        return _memory_short(loader.memory_bytes(ready.checkpoint))
 
     def _blank(self, case: Case, number: int, status: Any, reason: str | None) -> Sample:
         storage = self.storages.get(case.storage or "")
@@ -252,6 +257,19 @@ class Session:
             runner_seconds=found.seconds,
             details={"engine": found.engine, "consumed": False},
         )
+
+
+def _memory_short(need: int) -> str | None:
+    """Why what needs so much memory can't run here, or None. What is free is said in steps of
+    64 MiB, so that it is one reason and not one for each sample."""
+    have = max(available_bytes() - MEMORY_SPARE, 0)
+    if need <= have:
+        return None
+    step = 64 << 20
+    return (
+        f"holds the whole checkpoint: {format_size(need)} of memory needed, about "
+        f"{format_size(have // step * step)} free; what is `mapped` or `borrowed` can be measured"
+    )
 
 
 def run_folder(settings: Settings) -> Path:
