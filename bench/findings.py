@@ -178,8 +178,8 @@ def contradictions(made: Sequence[Row]) -> list[str]:
 def not_as_asked(made: Sequence[Row]) -> list[str]:
     """Rows whose cache state wasn't the asked one: they stand apart, and what to look at."""
     hints = {
-        "cold": "is something else reading the files? Try --drop-caches as root",
-        "warm": "does memory hold the checkpoint? coldload host shows the limits",
+        "cold": "Is something else reading the files? Try --drop-caches as root.",
+        "warm": "Does memory hold the checkpoint? coldload host shows the limits.",
     }
     apart: dict[tuple[str, str], list[str]] = {}
     for row in made:
@@ -187,7 +187,7 @@ def not_as_asked(made: Sequence[Row]) -> list[str]:
             apart.setdefault((row.group.cache, row.state), []).append(row.title)
     return [
         f"asked {asked}, was {state}: {', '.join(Counter(titles))}; such rows stand apart. "
-        f"{hints[asked].capitalize() if state != 'unverified' else 'It could not be verified here'}."
+        f"{hints[asked] if state != 'unverified' else 'It could not be verified here.'}"
         for (asked, state), titles in apart.items()
     ]
 
@@ -236,6 +236,6 @@ def few_passes(run: Run) -> list[str]:
     if passes >= BOOTSTRAP_FROM or (run.plan or {}).get("smoke"):
         return []
     return [
-        f"{passes} pass{'es' if passes > 1 else ''}: a range, not an interval; --passes={BOOTSTRAP_FROM} gives one "
-        f"(with a larger --budget)."
+        f"{passes} pass{'es' if passes > 1 else ''}: a range, not an interval; "
+        f"--passes={BOOTSTRAP_FROM} gives one (with a larger --budget)."
     ]
