@@ -6,6 +6,7 @@ run) is said in notes that the report shows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +14,32 @@ from typing import Any
 
 from bench import budget
 from bench.cases import Case
-from bench.children import Server
+from bench.children import ChildError, Server
 from bench.cores import effective_cores
-from bench.prepare import Prepared, check_space, copy_model, make_shape, prepare, shape_folder
+from bench.prepare import (
+    Prepared,
+    PrepareError,
+    check_space,
+    copy_model,
+    make_shape,
+    prepare,
+    shape_folder,
+)
 from bench.probe import FILE_BYTES, write_probe_file
 from bench.settings import Settings
 from bench.sizes import format_size, short_size
 from bench.storages import Storage
+from bench.synth.place import MakeError
+from bench.synth.scale import ScaleError
+from bench.synth.shapes import ShapeError
 from loaders import registry
-from loaders.checkpoint.manifest import Checkpoint, Format
+from loaders.checkpoint.manifest import (
+    Checkpoint,
+    CheckpointError,
+    Format,
+    NoWeightsError,
+    UnreadableError,
+)
 from loaders.checkpoint.read import open_checkpoint
 
 LOOK_TIMEOUT = 300.0
@@ -29,6 +47,19 @@ SMOKE_FILE_BYTES = 32 << 20
 FORMATS: tuple[Format, ...] = ("safetensors", "pt", "npcache")
 
 Say = Callable[[str], None]
+
+REFUSALS = (
+    PrepareError,
+    MakeError,
+    ScaleError,
+    ShapeError,
+    CheckpointError,
+    NoWeightsError,
+    UnreadableError,
+    ChildError,
+    OSError,
+)
+"""What laying the ground ends with where it can't be laid: each says what to do, or which file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,22 +115,25 @@ def lay_shape(shape: str, means: Means) -> Ground:
             means.say(f"reading the reference of {what}")
             ready = prepare(made, means.work, f"{storage.label}-{name}", name)
             ground.prepared[storage.label, name] = ready
-    _agree(ground, formats)
+    _agree(ground, [storage.data for storage in means.storages])
     _finish(ground, means.storages, next(iter(ground.prepared.values())).checkpoint)
     return ground
 
 
-def lay_model(name: str, path: Path, in_place: bool, means: Means) -> Ground:
-    """For a real checkpoint: measured where it lies, or copied to each storage that was named."""
+def lay_model(name: str, path: Path, means: Means) -> Ground:
+    """For a real checkpoint: measured where it lies, or copied to each storage that was named and
+    isn't where it lies."""
     checkpoint = open_checkpoint(str(path))
     ground = Ground(model=name, main=checkpoint.format)
     for storage in means.storages:
         folder = path
-        if not in_place:
+        if means.settings.storages and not _within(checkpoint, storage):
+            make_room(storage)
             means.say(f"copying {name} to {storage.label}")
             folder = copy_model(checkpoint, storage.data, _percent(means.say, f"copying {name}"))
         means.say(f"reading the reference of {name} on {storage.label}")
         ready = prepare(folder, means.work, f"{storage.label}-model", checkpoint.format)
+        ground.notes += _elsewhere(ready.checkpoint, storage)
         ground.prepared[storage.label, checkpoint.format] = ready
         largest = max(ready.checkpoint.files, key=lambda file: file.size)
         means.say(f"first look at {storage.label} ({storage.path})")
@@ -119,6 +153,38 @@ def lay_model(name: str, path: Path, in_place: bool, means: Means) -> Ground:
     return ground
 
 
+def make_room(storage: Storage) -> None:
+    """The storage's folder for test data, made if need be. PrepareError if nothing can be put
+    there."""
+    try:
+        storage.data.mkdir(exist_ok=True)
+        reason = None if os.access(storage.data, os.W_OK | os.X_OK) else "it isn't writable"
+    except OSError as error:
+        reason = error.strerror
+    if reason is not None:
+        raise PrepareError(
+            f"{storage.data}: test data can't be put there ({reason}); name a folder that can be "
+            f"written with --storage=, or with --model= a checkpoint that lies there already"
+        )
+
+
+def _within(checkpoint: Checkpoint, storage: Storage) -> bool:
+    """Whether all of the checkpoint's bytes lie in the storage's folder already."""
+    return all(storage.path in Path(file.path).resolve().parents for file in checkpoint.files)
+
+
+def _elsewhere(checkpoint: Checkpoint, storage: Storage) -> list[str]:
+    """A note where files are links to another file system than the storage's."""
+    device = storage.path.stat().st_dev
+    away = [file for file in checkpoint.files if Path(file.path).stat().st_dev != device]
+    if not away:
+        return []
+    return [
+        f"{storage.label}: {len(away)} of {len(checkpoint.files)} file(s) are links to another "
+        f"file system than {storage.path}; what is said of the storage doesn't hold for them"
+    ]
+
+
 def _choose_size(ground: Ground, means: Means) -> None:
     settings, cases = means.settings, list(means.cases)
     rates = {label: budget.Rates(**look["rates"]) for label, look in ground.looks.items()}
@@ -136,9 +202,10 @@ def _choose_size(ground: Ground, means: Means) -> None:
 
 
 def _look_at_trial_file(storage: Storage, means: Means) -> dict[str, Any]:
-    nbytes = SMOKE_FILE_BYTES if means.settings.smoke else FILE_BYTES
+    # A run that was asked to be small needs no long look, and may not have the space for one.
+    nbytes = min(FILE_BYTES, max(means.settings.size, SMOKE_FILE_BYTES))
+    make_room(storage)
     check_space(storage.path, nbytes)
-    storage.data.mkdir(exist_ok=True)
     trial = storage.data / "first-look.bin"
     try:
         write_probe_file(trial, nbytes)
@@ -165,12 +232,17 @@ def _formats(cases: Sequence[Case]) -> list[Format]:
     return [name for name in FORMATS if name in wanted]
 
 
-def _agree(ground: Ground, formats: Sequence[str]) -> None:
-    """A made-up checkpoint holds the same bytes in every format and on every storage."""
+def _agree(ground: Ground, folders: Sequence[Path]) -> None:
+    """A made-up checkpoint holds the same bytes in every format and on every storage. PrepareError
+    if not: a file was changed, or the storage gives back other bytes than it got."""
     all_digests = [ready.reference.digests for ready in ground.prepared.values()]
     for digests in all_digests[1:]:
         if digests != all_digests[0]:
-            raise AssertionError(f"the made-up checkpoint differs between {', '.join(formats)}")
+            places = " and ".join(map(str, folders))
+            raise PrepareError(
+                f"the made-up checkpoint isn't the same in every format and place; a file in "
+                f"{places} was changed: delete what is there, it will be made again"
+            )
 
 
 def _finish(ground: Ground, storages: Sequence[Storage], checkpoint: Checkpoint) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bench import settings as parsing
 from bench.session import default_seed
 from bench.settings import Settings
+from loaders.checkpoint.read import local_path
 
 if TYPE_CHECKING:
     import pytest
@@ -62,9 +63,12 @@ def settings_of(config: pytest.Config) -> Settings:
     seed = given.pop("seed")
     if seed is not None and not str(seed).isdecimal():
         raise parsing.SettingsError(f"--seed={seed}: expected a whole number")
+    if given["run_dir"]:
+        given["run_dir"] = local_path(given["run_dir"])  # shells leave the ~ of --run-dir=~/x
+    disabled = config.getoption("benchmark_disable", False)
     return parsing.parse_settings(
         given,
-        smoke=bool(config.getoption("benchmark_disable", False)),
+        smoke=bool(disabled and not config.getoption("benchmark_enable", False)),
         seed=default_seed() if seed is None else int(seed),
     )
 

@@ -8,14 +8,17 @@ passes as rounds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from bench import groundwork, matrix
 from bench.cases import Case
+from bench.children import ChildError
 from bench.cores import effective_cores
 from bench.options import add_options, settings_of
 from bench.progress import Progress
@@ -23,9 +26,10 @@ from bench.records import RECORDS, Sample, read_run
 from bench.report import render
 from bench.session import Session
 from bench.settings import Settings, SettingsError
-from bench.storages import Storage, name_storages
+from bench.storages import Storage, default_folder, name_storages
 from bench.synth.shapes import shape_names
 from loaders import registry
+from loaders.checkpoint.manifest import CheckpointError, UnreadableError
 from loaders.checkpoint.resolve import Resolved, resolve_model
 
 if TYPE_CHECKING:
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 NOTHING_MEASURED = 1
+BROKEN = 1
+"""Exit status where the checkpoint has a fault, or the run broke off; where something is asked for
+that can't be had, it is pytest's for wrong usage."""
 
 
 class Bench:
@@ -42,7 +49,7 @@ class Bench:
         self.settings: Settings = settings_of(config)
         self.cores = effective_cores()
         self.storages: list[Storage] = name_storages(
-            self.settings.storages, _default_storage(self.settings.model)
+            self.settings.storages, default_folder(self.settings.model, shape_names())
         )
         labels = [storage.label for storage in self.storages]
         entries = registry.entries()
@@ -54,9 +61,18 @@ class Bench:
             (case.phase, case.test_id): case for case in every
         }
         self.session: Session | None = None
-        self.measured = 0
+        self.refused: str | None = None
+        self.asked: Counter[str] = Counter()
+        self.measured: Counter[str] = Counter()
         self.first_stats: dict[str, Any] = {}
         self.progress = Progress(None)
+
+    @property
+    def nothing_measured(self) -> bool:
+        """Whether none of what was asked for was measured. Ceilings alone are nothing, unless only
+        they were asked for."""
+        phases = self.asked.keys() - {"ceiling"} or {"ceiling"}
+        return not any(self.measured[phase] for phase in phases)
 
 
 BENCH = pytest.StashKey[Bench]()
@@ -71,11 +87,26 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     try:
         config.stash[BENCH] = Bench(config)
-    except SettingsError as error:
+        _check_run_dir(config.stash[BENCH].settings.run_dir)
+    except (SettingsError, UnreadableError, OSError) as error:
         raise pytest.UsageError(str(error)) from error
-    run_dir = config.stash[BENCH].settings.run_dir
-    if run_dir is not None and (Path(run_dir) / RECORDS).exists():
-        raise pytest.UsageError(f"--run-dir={run_dir}: holds a run already; name a new folder")
+    if config.getoption("benchmark_compare", None):
+        config.option.benchmark_quiet = False  # the comparison stands in its table, nowhere else
+    # What pytest-benchmark warns of (another machine, nothing to compare with) fails no run.
+    config.addinivalue_line(
+        "filterwarnings", "default::pytest_benchmark.logger.PytestBenchmarkWarning"
+    )
+
+
+def _check_run_dir(given: str | None) -> None:
+    """SettingsError if a run can't be put there without harm to another one."""
+    if given is None:
+        return
+    folder = Path(given)
+    if folder.exists() and not folder.is_dir():
+        raise SettingsError(f"--run-dir={given}: expected a folder, found a file there")
+    if (folder / RECORDS).exists():
+        raise SettingsError(f"--run-dir={given}: holds a run already; name a new folder")
 
 
 def _measures(config: pytest.Config) -> bool:
@@ -96,19 +127,6 @@ def _is_bench(path: Path) -> bool:
 def _within(path: Path, folder: Path) -> bool:
     resolved = path.resolve()
     return resolved == folder or folder in resolved.parents
-
-
-def _default_storage(model: str) -> Path:
-    """Where the model lies; for made-up ones, here; for the Hub's, its cache."""
-    path = Path(model).expanduser()
-    if path.exists():
-        return path if path.is_dir() else path.parent
-    if model in shape_names() or "/" not in model:
-        return Path.cwd()
-    from huggingface_hub import constants
-
-    cache = Path(constants.HF_HUB_CACHE)
-    return next(folder for folder in [cache, *cache.parents] if folder.is_dir())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -159,6 +177,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if state is None or session.config.option.collectonly:
         return
     state.progress = Progress(reporter)
+    state.asked.update(_phase(item) for item in session.items if _is_measured(item))
     if reporter is not None and all(_is_measured(item) for item in session.items):
         reporter.showfspath = False  # files alternate from item to item: the progress line tells
 
@@ -185,9 +204,16 @@ def coldload_session(request: pytest.FixtureRequest) -> Iterator[Session]:
     state = request.config.stash[BENCH]
     items = [item for item in request.session.items if _is_measured(item)]
     cases = list(dict.fromkeys(_case_of(state, item) for item in items))
-    session = state.session = Session(state.settings, state.storages)
     try:
-        session.start(_lay(request.config, state, session, cases), cases, state.progress.say)
+        session = state.session = Session(state.settings, state.storages)
+    except groundwork.REFUSALS as error:
+        _refuse(state, error)
+    try:
+        try:
+            ground = _lay(request.config, state, session, cases)
+            session.start(ground, cases, state.progress.say)
+        except groundwork.REFUSALS as error:
+            _refuse(state, error)
         state.progress.start(len(items))
         yield session
     finally:
@@ -195,10 +221,20 @@ def coldload_session(request: pytest.FixtureRequest) -> Iterator[Session]:
         session.close()
 
 
+def _refuse(state: Bench, error: Exception, status: int = pytest.ExitCode.USAGE_ERROR) -> NoReturn:
+    """Ends the session, once for all of its items; the summary says why."""
+    state.refused = str(error) or type(error).__name__
+    pytest.exit("the run can't go on", BROKEN if isinstance(error, CheckpointError) else status)
+
+
+def _phase(item: pytest.Item) -> str:
+    assert isinstance(item, pytest.Function)
+    return str(item.function.__name__).removeprefix("bench_")
+
+
 def _case_of(state: Bench, item: pytest.Item) -> Case:
     assert isinstance(item, pytest.Function)
-    phase = item.function.__name__.removeprefix("bench_")
-    return state.cases[phase, str(item.callspec.params["case"])]
+    return state.cases[_phase(item), str(item.callspec.params["case"])]
 
 
 def _lay(
@@ -217,13 +253,13 @@ def _lay(
         return groundwork.lay_shape(found.shape, means)
     assert found.path is not None
     name = found.text if found.kind == "hub" else Path(found.path).resolve().name
-    in_place = not state.settings.storages
-    return groundwork.lay_model(name, Path(found.path), in_place, means)
+    return groundwork.lay_model(name, Path(found.path), means)
 
 
 def _resolve(config: pytest.Config, model: str) -> Resolved:
     capture = config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():  # a download shows its own progress bar
+    # A download shows its own progress bar.
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
         return resolve_model(model, shapes=shape_names())
 
 
@@ -242,17 +278,22 @@ def measure(
     def take(_: str) -> None:
         title = f"{case.title} {case.cache if case.cache != 'none' else ''}"
         state.progress.sample(case.phase, run_pass, state.settings.passes, title)
-        sample = coldload_session.measure(
-            case, run_pass, lambda run: benchmark.pedantic(run, rounds=1, iterations=1)
-        )
+        try:
+            sample = coldload_session.measure(
+                case, run_pass, lambda run: benchmark.pedantic(run, rounds=1, iterations=1)
+            )
+        except (OSError, ChildError) as error:  # no samples can be taken or kept: stop here
+            benchmark.has_error = True
+            _refuse(state, error, BROKEN)
         benchmark.extra_info.update(case=sample.case, bytes=sample.bytes)
         if sample.status != "ok":
             benchmark.has_error = True
         _merge(request.config, state, benchmark, key, sample)
         if sample.status == "skipped":
             pytest.skip(sample.reason or "")
-        assert sample.status == "ok", sample.reason
-        state.measured += 1
+        if sample.status != "ok":
+            pytest.fail(sample.reason or "", pytrace=False)
+        state.measured[case.phase] += 1
 
     return take
 
@@ -284,7 +325,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if state is None or config.option.collectonly or not config.getoption("benchmark_only", False):
         return
     nothing = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
-    if state.measured == 0 and exitstatus in nothing:
+    if state.nothing_measured and exitstatus in nothing:
         session.exitstatus = NOTHING_MEASURED
 
 
@@ -298,7 +339,9 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
         if run.plan is not None:
             width = terminalreporter._tw.fullwidth if terminalreporter.isatty else None
             terminalreporter.write(render(run, width=width, colour=terminalreporter.hasmarkup))
-    if state.measured == 0 and config.getoption("benchmark_only", False):
+    if state.refused is not None:
+        terminalreporter.write_line(f"coldload: {state.refused}", red=True)
+    elif state.nothing_measured and config.getoption("benchmark_only", False):
         terminalreporter.write_line(
             "Nothing was measured. See the reasons with -rs; coldload loaders lists what can run.",
             red=True,

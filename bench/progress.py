@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from loaders.checkpoint.text import printable
+
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
@@ -28,9 +30,9 @@ class Progress:
         if self._reporter is None:
             return
         if self._reporter.isatty:
-            self._reporter.rewrite(text, erase=True)
+            self._rewrite(text)
         else:
-            self._reporter.write_line(text)
+            self._reporter.write_line(printable(text))
 
     def start(self, total: int) -> None:
         self._total, self._done, self._began = total, 0, time.monotonic()
@@ -46,12 +48,21 @@ class Progress:
             left = f", {int(seconds) // 60}:{int(seconds) % 60:02d} left"
         line = f"pass {number}/{passes}  {self._done}/{self._total}{left}  {phase}: {title}"
         if self._reporter.isatty:
-            self._reporter.rewrite(line, erase=True)
+            self._rewrite(line)
         elif f"{number}" != self._phase or spent - self._said > EVERY:
-            self._reporter.write_line(line)
+            self._reporter.write_line(printable(line))
             self._said, self._phase = spent, f"{number}"
         self._done += 1
 
     def finish(self) -> None:
         if self._reporter is not None and self._reporter.isatty:
-            self._reporter.rewrite("", erase=True)
+            self._rewrite("")
+
+    def _rewrite(self, text: str) -> None:
+        """Over the line that stands there; cut to the terminal, since a line that wraps can't be
+        overwritten."""
+        assert self._reporter is not None
+        width = self._reporter._tw.fullwidth - 1
+        text = printable(text)
+        text = text if len(text) <= width else f"{text[: max(width - 3, 0)]}..."
+        self._reporter.rewrite(text, erase=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from bench.host.facts import storage_facts
 from bench.host.machine import virtual
 from bench.records import StorageRecord
 from bench.settings import SettingsError, StorageChoice
+from loaders.checkpoint.read import local_path
 from loaders.system.residency import UNKNOWN, Residency, choose_method
 
 DATA = ".coldload"
@@ -46,15 +48,12 @@ def name_storages(choices: tuple[StorageChoice, ...], default: Path) -> list[Sto
     system's name, numbered where two have the same. SettingsError for a path that isn't a folder.
     """
     named: list[Storage] = []
+    given = {choice.label for choice in choices if choice.label}
     for choice in choices or (StorageChoice(label=None, path=str(default)),):
-        path = Path(choice.path).expanduser()
-        if not path.is_dir():
-            found = "a file" if path.is_file() else "nothing"
-            raise SettingsError(f"--storage={choice.path}: expected a folder, found {found} there")
-        path = path.resolve()
+        path = _folder(choice.path)
         facts: dict[str, Any] = storage_facts(path, virtual())
         fs_type = str(facts["fs_type"] or "unknown")
-        taken = {storage.label for storage in named}
+        taken = given | {storage.label for storage in named}
         label = choice.label or _free_label(fs_type, taken)
         cold = coldness(fs_type, device=_disk(facts), virtual=virtual())
         named.append(
@@ -72,6 +71,37 @@ def name_storages(choices: tuple[StorageChoice, ...], default: Path) -> list[Sto
             )
         )
     return named
+
+
+def default_folder(model: str, shapes: Collection[str]) -> Path:
+    """Where the model lies, which is where its weights do if it is a folder of links; for built-in
+    shapes, here; for the Hub's models, its cache."""
+    place = Path(local_path(model))
+    if place.is_dir():
+        return _largest_file(place).resolve().parent
+    if place.is_file():
+        return place.resolve().parent
+    if model in shapes or "/" not in model:
+        return Path.cwd()
+    from huggingface_hub import constants
+
+    cache = Path(constants.HF_HUB_CACHE)
+    return next(folder for folder in [cache, *cache.parents] if folder.is_dir())
+
+
+def _largest_file(folder: Path) -> Path:
+    """The largest file in the folder: weights, if it holds any. The folder's marker if none."""
+    files = [path for path in folder.iterdir() if path.is_file()]
+    return max(files, key=lambda path: path.stat().st_size, default=folder / "none")
+
+
+def _folder(text: str) -> Path:
+    """The folder that was named, links followed. SettingsError if it isn't one."""
+    path = Path(local_path(text))
+    if not path.is_dir():
+        found = "a file" if path.is_file() else "nothing"
+        raise SettingsError(f"--storage={text}: expected a folder, found {found} there")
+    return path.resolve()
 
 
 def _free_label(fs_type: str, taken: set[str]) -> str:

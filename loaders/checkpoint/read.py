@@ -96,7 +96,8 @@ def local_path(path: str | os.PathLike[str]) -> str:
         )
     if not text or "\0" in text:
         raise UnreadableError(f"{shown(text)!r}: not a path")
-    return os.path.abspath(Path(text).expanduser())  # noqa: PTH100  resolve() follows the links
+    # Not pathlib's: expanduser() raises for an unknown ~user, resolve() follows the links.
+    return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111
 
 
 def _mode(place: str) -> int:
