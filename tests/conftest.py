@@ -1,0 +1,8 @@
+"""Tests run on busy machines: how long an example takes says nothing about whether it is right."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("coldload", deadline=None)
+settings.load_profile("coldload")
