@@ -27,6 +27,9 @@ def installed() -> bool:
     return shutil.which("fio") is not None
 
 
+BLOCK = 4 << 20
+"""Bytes of a read. fio refuses files that are smaller than that."""
+
 LONGEST = 4096
 """fio refuses a longer list of names (3.33: "value exceeds max length"). Some shards will do."""
 
@@ -41,7 +44,7 @@ def arguments(files: Sequence[str], engine: str) -> list[str]:
         "--readonly",
         "--rw=read",
         "--direct=1",
-        "--bs=4M",
+        f"--bs={BLOCK}",
         f"--ioengine={engine}",
         "--iodepth=32",
         f"--filename={names}",

@@ -154,6 +154,8 @@ class Session:
         if case.phase == "ceiling":
             if case.loader == "fio" and not fio.installed():
                 return "fio isn't installed"
+            if case.loader == "fio" and not self._fio_files(case):
+                return f"no file of {format_size(fio.BLOCK)} or more, which is fio's block here"
             if case.loader == "owned-read":
                 ready = self.ground.prepared[case.storage or "", self.ground.main]
                 return _memory_short(ready.checkpoint.file_bytes)
@@ -238,11 +240,15 @@ class Session:
     def _recycled(self) -> int:
         return min(self.ground.size, RECYCLED, available_bytes() // 4)
 
-    def _fio(self, case: Case, number: int, timed: Timed) -> Sample:
+    def _fio_files(self, case: Case) -> list[str]:
         assert case.storage is not None
         ready = self.ground.prepared[case.storage, self.ground.main]
+        return [file.path for file in ready.checkpoint.files if file.size >= fio.BLOCK]
+
+    def _fio(self, case: Case, number: int, timed: Timed) -> Sample:
+        assert case.storage is not None
         blank = self._blank(case, number, "failed", None)
-        files = [str(path) for path in ready.paths]
+        files = self._fio_files(case)
         results: list[fio.FioResult] = []
         try:
             timed(lambda: results.append(fio.run(files, 60 + self.ground.size / SLOWEST)))
