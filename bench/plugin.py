@@ -198,6 +198,24 @@ def pytest_report_teststatus(
     return None
 
 
+def pytest_benchmark_update_machine_info(
+    config: pytest.Config, machine_info: dict[str, Any]
+) -> None:
+    """What decides whether two saved runs may be compared: what a label stands for, and the cores;
+    without the clock rate of the moment, which makes one machine look like two."""
+    for key in [key for key in machine_info["cpu"] if key.startswith("hz_actual")]:
+        del machine_info["cpu"][key]
+    state = config.stash.get(BENCH, None)
+    if state is not None:
+        machine_info["coldload"] = {
+            "cores": state.cores,
+            "storages": {
+                storage.label: [storage.record.file_system, storage.record.device]
+                for storage in state.storages
+            },
+        }
+
+
 @pytest.fixture(scope="session")
 def coldload_session(request: pytest.FixtureRequest) -> Iterator[Session]:
     """The run: the ground is laid when the first sample is due."""
