@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -19,17 +20,23 @@ from bench.records import Run, Sample, measured
 from bench.sizes import format_size
 from bench.stats import Spread, spread
 from bench.summary import ByPass, Group, Row, ceilings, groups, rate_of, rows, title_of
+from loaders.checkpoint.text import printable
 
 PLAIN_WIDTH = 170
+NARROWEST = 80
+LIMIT_WIDTH = 20
+"""What is kept free for the last column, whose words may wrap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A heading, what it shows of a row, and whether figures stand on the right."""
+    """A heading, what it shows of a row, and whether figures stand on the right. Where the
+    terminal is too narrow for all, those with the highest `spare` are left out first; 0 never."""
 
     title: str
     show: Callable[[Row], str]
     right: bool = True
+    spare: int = 0
 
 
 def _stage(name: str) -> Callable[[Row], str]:
@@ -46,21 +53,21 @@ def _range(found: Spread) -> str:
 
 COLUMNS: tuple[Column, ...] = (
     Column(title="loader", show=lambda row: row.title, right=False),
-    Column(title="thr", show=lambda row: _optional("{}", row.threads)),
+    Column(title="thr", show=lambda row: _optional("{}", row.threads), spare=5),
     Column(title="GB/s", show=lambda row: f"{row.rate.median:.2f}"),
-    Column(title="range", show=lambda row: _range(row.rate)),
+    Column(title="range", show=lambda row: _range(row.rate), spare=1),
     Column(
         title="% ceil",
         show=lambda row: _optional("{:.0f}", row.percent.median if row.percent else None),
     ),
-    Column(title="open s", show=_stage("open")),
-    Column(title="alloc s", show=_stage("allocate")),
-    Column(title="read s", show=_stage("read")),
-    Column(title="consume s", show=_stage("consume")),
-    Column(title="CPU s/GB", show=lambda row: _optional("{:.2f}", row.cpu_per_gb)),
-    Column(title="minor flt", show=lambda row: _optional("{:.0f}", row.minor_faults)),
-    Column(title="major flt", show=lambda row: _optional("{:.0f}", row.major_faults)),
-    Column(title="peak MiB", show=lambda row: _optional("{:.0f}", _mib(row.peak_bytes))),
+    Column(title="open s", show=_stage("open"), spare=3),
+    Column(title="alloc s", show=_stage("allocate"), spare=6),
+    Column(title="read s", show=_stage("read"), spare=2),
+    Column(title="consume s", show=_stage("consume"), spare=7),
+    Column(title="CPU s/GB", show=lambda row: _optional("{:.2f}", row.cpu_per_gb), spare=4),
+    Column(title="minor flt", show=lambda row: _optional("{:.0f}", row.minor_faults), spare=10),
+    Column(title="major flt", show=lambda row: _optional("{:.0f}", row.major_faults), spare=8),
+    Column(title="peak MiB", show=lambda row: _optional("{:.0f}", _mib(row.peak_bytes)), spare=9),
     Column(title="was", show=lambda row: row.state, right=False),
 )
 
@@ -74,7 +81,7 @@ def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
     out = io.StringIO()
     console = Console(
         file=out,
-        width=max(width or PLAIN_WIDTH, 100),
+        width=max(width or PLAIN_WIDTH, NARROWEST),
         force_terminal=colour,
         no_color=not colour,
         highlight=False,
@@ -83,10 +90,14 @@ def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
     made = rows(run)
     tops = ceilings(run)
     cores = int(run.host["cores"]) if run.host else 1
-    console.print(escape(headline(run)))
+    console.print(_safe(headline(run)))
+    columns = fitting(made, console.width)
     for group, members in groups(made).items():
         console.print()
-        console.print(_table(run, group, members, tops, cores))
+        console.print(_table(_title(run, group), columns, members, tops, cores))
+    if len(columns) < len(COLUMNS):
+        absent = ", ".join(column.title for column in COLUMNS if column not in columns)
+        console.print(f"(not shown in {console.width} columns: {absent})")
     tested = _ceiling_table(run)
     if tested is not None:
         console.print()
@@ -95,10 +106,34 @@ def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
         if said:
             console.print()
         for sentence in said:
-            console.print(escape(f"{title} {sentence}".strip()))
+            console.print(_safe(f"{title} {sentence}".strip()))
     console.print()
-    console.print(escape(f"Records: {run.path}. What is missing: coldload runs {run.path.parent}"))
-    return out.getvalue()
+    console.print(_safe(f"Records: {run.path}. What is missing: coldload runs {run.path.parent}"))
+    text = out.getvalue()
+    # Cells are padded to the right; in plain text, which is pasted elsewhere, nobody wants that.
+    return text if colour else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def _safe(text: str) -> str:
+    """Names and reasons come from strangers: neither markup nor what moves the cursor."""
+    return escape(printable(text))
+
+
+def fitting(made: Sequence[Row], width: int) -> list[Column]:
+    """The columns that can be shown whole in `width` letters: a cut figure is a wrong one."""
+    chosen = list(COLUMNS)
+    widths = {
+        column.title: max(
+            [len(column.title), *(cell_len(printable(column.show(row))) for row in made)]
+        )
+        for column in COLUMNS
+    }
+    while sum(widths[column.title] + 2 for column in chosen) + LIMIT_WIDTH > width:
+        least = max(chosen, key=lambda column: column.spare)
+        if least.spare == 0:
+            break
+        chosen.remove(least)
+    return chosen
 
 
 def headline(run: Run) -> str:
@@ -131,15 +166,19 @@ def _title(run: Run, group: Group) -> str:
 
 
 def _table(
-    run: Run, group: Group, members: Sequence[Row], tops: Mapping[Group, ByPass], cores: int
+    title: str,
+    columns: Sequence[Column],
+    members: Sequence[Row],
+    tops: Mapping[Group, ByPass],
+    cores: int,
 ) -> Table:
-    table = Table(title=escape(_title(run, group)), title_justify="left", box=None, pad_edge=False)
-    for column in COLUMNS:
+    table = Table(title=_safe(title), title_justify="left", box=None, pad_edge=False)
+    for column in columns:
         table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True)
     table.add_column("limited by")
     for row in members:
-        shown = [escape(column.show(row)) for column in COLUMNS]
-        table.add_row(*shown, escape(limit(row, tops, cores)))
+        shown = [_safe(column.show(row)) for column in columns]
+        table.add_row(*shown, _safe(limit(row, tops, cores)))
     return table
 
 
@@ -159,12 +198,12 @@ def _ceiling_table(run: Run) -> Table | None:
         assert found is not None
         first = samples[0]
         table.add_row(
-            escape(title_of(first)),
-            escape(first.storage.label if first.storage else "memory"),
+            _safe(title_of(first)),
+            _safe(first.storage.label if first.storage else "memory"),
             first.cache.state if first.cache.state != "none" else first.cache.requested,
             f"{found.median:.2f}",
             _range(found),
-            escape(_how(first)),
+            _safe(_how(first)),
         )
     return table
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from bench.console import console
 from bench.records import RECORDS, RecordsError, Run, read_run
+from loaders.checkpoint.text import printable
 
 
 @click.command("runs", short_help="List runs, or say what one run measured and what is missing.")
@@ -84,7 +85,7 @@ def _show(one: dict[str, Any], *, alone: bool) -> None:
     lacking = sum(len(passes) for passes in one["missing"].values())
     planned = "no plan" if one["planned"] is None else f"{one['planned']} planned"
     out.print(
-        escape(
+        _safe(
             f"{one['path']}: {one['model']}, started {one['started']}: {planned}, {one['ok']} ok, "
             f"{one['skipped']} skipped, {len(one['failed'])} failed, {lacking} missing"
             f"{', last line cut off' if one['cut'] else ''}{' (smoke)' if one['smoke'] else ''}"
@@ -93,16 +94,21 @@ def _show(one: dict[str, Any], *, alone: bool) -> None:
     if not alone:
         return
     for case, passes in one["missing"].items():
-        out.print(escape(f"  missing: {case}, pass {', '.join(map(str, passes))}"))
+        out.print(_safe(f"  missing: {case}, pass {', '.join(map(str, passes))}"))
     for failure in one["failed"]:
         out.print(
-            escape(f"  failed: {failure['case']}, pass {failure['pass']}: {failure['reason']}")
+            _safe(f"  failed: {failure['case']}, pass {failure['pass']}: {failure['reason']}")
         )
+
+
+def _safe(text: str) -> str:
+    """Names and reasons come from strangers: neither markup nor what moves the cursor."""
+    return escape(printable(text))
 
 
 def _fail(ctx: click.Context, as_json: bool, code: int, text: str) -> None:
     if as_json:
         click.echo(json.dumps({"runs": [], "error": text}))
     else:
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
     ctx.exit(code)
