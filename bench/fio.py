@@ -102,7 +102,7 @@ def run(files: Sequence[str], timeout: float) -> FioResult:
             )
             if done.returncode == 0:
                 return parse(done.stdout, engine)
-            said = (done.stderr or done.stdout).strip()[:200]
+            said = " ".join((done.stderr or done.stdout).split())[:200]
         except FioError as error:
             said = str(error)
         except subprocess.TimeoutExpired:

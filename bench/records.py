@@ -219,7 +219,7 @@ def read_run(folder: Path) -> Run:
                 host = line
             elif line["kind"] == "sample":
                 samples.append(sample_from_json(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordsError(
                 f"{path}:{number}: not a coldload record ({type(error).__name__}: {error})"
             ) from error

@@ -45,7 +45,7 @@ CASES = [
 
 
 def case_id(case: Case, model: str = "meta-llama/Llama-3.1-8B") -> str:
-    return case.case_id(model=model, size="1.00GiB", dtype="bfloat16")
+    return case.case_id(model=model, size="1GiB", dtype="bfloat16")
 
 
 def test_ids_are_those_of_earlier_versions() -> None:
