@@ -26,6 +26,7 @@ from bench.prepare import (
     shape_folder,
 )
 from bench.probe import FILE_BYTES, write_probe_file
+from bench.records import RecordsError
 from bench.settings import Settings
 from bench.sizes import format_size, short_size
 from bench.storages import Storage
@@ -57,6 +58,7 @@ REFUSALS = (
     NoWeightsError,
     UnreadableError,
     ChildError,
+    RecordsError,
     OSError,
 )
 """What laying the ground ends with where it can't be laid: each says what to do, or which file."""

@@ -223,12 +223,13 @@ def coldload_session(request: pytest.FixtureRequest) -> Iterator[Session]:
     items = [item for item in request.session.items if _is_measured(item)]
     cases = list(dict.fromkeys(_case_of(state, item) for item in items))
     try:
+        found = _resolve(request.config, state.settings.model)
         session = state.session = Session(state.settings, state.storages)
     except groundwork.REFUSALS as error:
         _refuse(state, error)
     try:
         try:
-            ground = _lay(request.config, state, session, cases)
+            ground = _lay(found, state, session, cases)
             session.start(ground, cases, state.progress.say)
         except groundwork.REFUSALS as error:
             _refuse(state, error)
@@ -255,10 +256,7 @@ def _case_of(state: Bench, item: pytest.Item) -> Case:
     return state.cases[_phase(item), str(item.callspec.params["case"])]
 
 
-def _lay(
-    config: pytest.Config, state: Bench, session: Session, cases: list[Case]
-) -> groundwork.Ground:
-    found = _resolve(config, state.settings.model)
+def _lay(found: Resolved, state: Bench, session: Session, cases: list[Case]) -> groundwork.Ground:
     means = groundwork.Means(
         settings=state.settings,
         storages=state.storages,
