@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from loaders.checkpoint.listing import Item
 from loaders.checkpoint.manifest import Problem, TensorSpec
-from loaders.checkpoint.safetensors_header import read_header
+from loaders.checkpoint.source import LOCAL, Source
 from loaders.checkpoint.text import shown
 
 
@@ -34,7 +35,7 @@ class Gathered:
             self.first.setdefault(tensor, item.name)
 
 
-def gather(items: Sequence[Item], *, torch_files: bool) -> Gathered:
+def gather(items: Sequence[Item], *, torch_files: bool, source: Source = LOCAL) -> Gathered:
     """Reads every file's header: torch files by their pickle, else safetensors."""
     gathered = Gathered()
     if not torch_files and items and sys.byteorder != "little":
@@ -43,18 +44,26 @@ def gather(items: Sequence[Item], *, torch_files: bool) -> Gathered:
             "wrong without swapping, which is not implemented"
         )
         gathered.problems.append(Problem(code="byte-order", message=text))
-    for item in items:
-        gathered.add(item, *_read(item, torch_files))
+    if source.threads == 1:
+        for item in items:
+            gathered.add(item, *_read(item, torch_files, source))
+        return gathered
+    with ThreadPoolExecutor(max_workers=source.threads) as pool:
+        found = pool.map(lambda item: _read(item, torch_files, source), items)
+        for item, parts in zip(items, found, strict=True):
+            gathered.add(item, *parts)
     return gathered
 
 
-def _read(item: Item, torch_file: bool) -> tuple[Sequence[TensorSpec], Sequence[Problem]]:
+def _read(
+    item: Item, torch_file: bool, source: Source
+) -> tuple[Sequence[TensorSpec], Sequence[Problem]]:
     if torch_file:
         from loaders.checkpoint.torch_file import read_torch_file
 
         return read_torch_file(item.path, item.name)
     try:
-        header = read_header(item.path, item.name)
+        header = source.header(item)
     except OSError as error:
         text = f"{shown(item.name)}: can't be read: {error.strerror or error}"
         return [], [Problem(code="unreadable-file", file=item.name, message=text)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from loaders.checkpoint import strict_json
@@ -55,35 +56,45 @@ def read_json(path: str, name: str) -> tuple[Any, list[Problem]]:
     """A small JSON file's value, or None and what is wrong with it (code index-unreadable or
     index-invalid, lfs-pointer, not-weights)."""
 
-    def bad(code: str, text: str) -> tuple[None, list[Problem]]:
-        return None, [Problem(code=code, file=name, message=f"{shown(name)}: {text}")]
-
     try:
         with opened(path) as (fd, size):
             if size > MAX_JSON:
-                return bad("index-invalid", f"{size:,} bytes, more than {MAX_JSON:,} can't be one")
+                text = f"{size:,} bytes, more than {MAX_JSON:,} can't be one"
+                return None, [_bad(name, "index-invalid", text)]
             raw = read_at(fd, 0, size)
     except OSError as error:
-        return bad("index-unreadable", f"can't be read: {shown(error.strerror or error)}")
+        text = f"can't be read: {shown(error.strerror or error)}"
+        return None, [_bad(name, "index-unreadable", text)]
+    return parse_json(raw, name)
+
+
+def parse_json(raw: bytes, name: str) -> tuple[Any, list[Problem]]:
+    """The value of a small JSON file's bytes, or None and what is wrong with them."""
     try:
         return strict_json.loads(raw), []
     except strict_json.StrictJsonError as error:
         other = foreign(raw[:HEAD_BYTES], len(raw))
         # Broken JSON is text too: only say what it is if that is something else by its start.
         if other is not None and not raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
-            return bad(*other)
-        return bad("index-invalid", f"is not valid JSON ({error}); download it again")
+            return None, [_bad(name, *other)]
+        text = f"is not valid JSON ({error}); download it again"
+        return None, [_bad(name, "index-invalid", text)]
+
+
+def _bad(name: str, code: str, text: str, tensor: str | None = None) -> Problem:
+    return Problem(code=code, file=name, tensor=tensor, message=f"{shown(name)}: {text}")
 
 
 def read_index(path: str, name: str) -> tuple[Index | None, list[Problem]]:
     """The index, or None where it can't be used, with what is wrong in it."""
     root, problems = read_json(path, name)
-    if problems:
-        return None, problems
+    return (None, problems) if problems else parse_index(root, name)
 
-    def bad(code: str, text: str, tensor: str | None = None) -> Problem:
-        return Problem(code=code, file=name, tensor=tensor, message=f"{shown(name)}: {text}")
 
+def parse_index(root: Any, name: str) -> tuple[Index | None, list[Problem]]:
+    """The index that a JSON value is, or None where it can't be used, with what is wrong in it."""
+    problems: list[Problem] = []
+    bad = partial(_bad, name)
     weight_map = root.get("weight_map") if isinstance(root, dict) else None
     if not isinstance(weight_map, dict):
         text = 'has no "weight_map" object (tensor name -> file name), so it can\'t be used'

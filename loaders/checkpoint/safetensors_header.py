@@ -15,7 +15,7 @@ Problem codes of a file's header:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,16 +60,23 @@ def read_header(path: str, name: str) -> Header:
     is in `problems`. OSError if it can't be opened or read.
     """
     with opened(path) as (fd, size):
-        start = read_at(fd, 0, LENGTH_BYTES)
-        length = int.from_bytes(start, "little")
-        whole = len(start) == LENGTH_BYTES
-        if whole and length <= MAX_HEADER and LENGTH_BYTES + length <= size:
-            header = parse_header(read_at(fd, LENGTH_BYTES, length), name=name, file_size=size)
-            if header.tensors or not any(p.code == "header-invalid" for p in header.problems):
-                return header
-        else:
-            header = _nothing(_size_problem(name, size, length, whole))
-        other = foreign(read_at(fd, 0, HEAD_BYTES), size)
+        return header_of(lambda offset, length: read_at(fd, offset, length), size, name)
+
+
+def header_of(read: Callable[[int, int], bytes], size: int, name: str) -> Header:
+    """The header of a file of `size` bytes, wherever it lies. `read(offset, length)` returns bytes
+    of it, fewer only at its end; it is asked for 8, then N (512 more where those make no sense).
+    """
+    start = read(0, LENGTH_BYTES)
+    length = int.from_bytes(start, "little")
+    whole = len(start) == LENGTH_BYTES
+    if whole and length <= MAX_HEADER and LENGTH_BYTES + length <= size:
+        header = parse_header(read(LENGTH_BYTES, length), name=name, file_size=size)
+        if header.tensors or not any(p.code == "header-invalid" for p in header.problems):
+            return header
+    else:
+        header = _nothing(_size_problem(name, size, length, whole))
+    other = foreign(read(0, HEAD_BYTES), size)
     if other is None:
         return header
     return _nothing(Problem(code=other[0], file=name, message=f"{shown(name)}: {other[1]}"))

@@ -1,0 +1,1 @@
+"""Stores that are read by address: range requests, counted and retried."""
