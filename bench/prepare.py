@@ -85,7 +85,8 @@ def check_space(path: Path, need: int) -> None:
 
 def copy_model(checkpoint: Checkpoint, data: Path, progress: Progress) -> Path:
     """A copy of a real checkpoint on the storage: weights and JSON files. A copy of the same files
-    (names, sizes, times) is used again. Written beside and renamed, so it is whole or absent."""
+    (names, sizes, times) is used again. Written beside and renamed, so it is whole or absent.
+    PrepareError where it can't be written or read."""
     stamp = f"{hash_of(checkpoint):016x}"
     dest = data / f"{Path(checkpoint.root).name}-{stamp}"
     if dest.exists():
@@ -101,6 +102,8 @@ def copy_model(checkpoint: Checkpoint, data: Path, progress: Progress) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             done = _copy_file(source, target, done, checkpoint.file_bytes, progress)
         partial.rename(dest)
+    except OSError as error:
+        raise PrepareError(f"{data}: can't copy {checkpoint.origin} there: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return dest
@@ -120,7 +123,7 @@ def _to_copy(checkpoint: Checkpoint) -> Sequence[tuple[str, Path]]:
     beside = [
         (path.name, path)
         for path in sorted(Path(checkpoint.root).glob("*.json"))
-        if path.name not in names
+        if path.name not in names and path.is_file()  # a dangling link isn't needed
     ]
     return weights + beside
 
