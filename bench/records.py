@@ -133,13 +133,17 @@ class Writer:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / RECORDS
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, flags, 0o644)
-        except FileExistsError as error:
-            raise RecordsError(f"{self.path}: holds a run already; name a new folder") from error
+        except OSError as error:
+            if self.path.exists():
+                reason = "holds a run already; name a new folder"
+            else:
+                reason = f"{error.strerror}; name another folder for the records with --run-dir="
+            raise RecordsError(f"{self.path}: {reason}") from error
 
     def append(self, line: Mapping[str, Any]) -> None:
         """OSError, with the file's name, where the disk takes no more: then the line isn't there,
