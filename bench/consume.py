@@ -14,6 +14,9 @@ import torch
 import xxhash
 
 WRAP = 1 << 64
+BLOCK = 64 << 10
+"""Bytes whose place in the tensor counts as one."""
+
 Raw = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
@@ -26,14 +29,24 @@ class NotHostMemoryError(TypeError):
 
 
 def byte_sum(tensor: torch.Tensor) -> int:
-    """The sum modulo 2^64 of the tensor's bytes as little-endian 8-byte lanes counted from its
-    first byte (the rest zero-padded). One byte changed always changes it."""
+    """A sum modulo 2^64 over the tensor's bytes: little-endian 8-byte lanes counted from its first
+    byte (the rest zero-padded), added up by blocks of 64 KiB, block i weighted 2 i + 1. One byte
+    changed always changes it, since odd weights lose nothing modulo 2^64; blocks that changed
+    places do, too: a read that landed in the wrong slot is seen while the tensor is timed."""
     raw = _bytes_of(tensor)
-    return _lane_sum(raw) if raw is not None else 0
+    return _placed_sum(raw, 0) if raw is not None else 0
+
+
+def placed_sum(data: memoryview, at: int = 0) -> int:
+    """What a piece of memory contributes to the same sum; `at` is the byte of the whole that it
+    begins with, a multiple of BLOCK. The pieces of a tensor add up."""
+    if at % BLOCK:
+        raise ValueError(f"a piece begins at a multiple of {BLOCK}, got {at}")
+    return _placed_sum(np.frombuffer(data, dtype=np.uint8), at // BLOCK)
 
 
 def lane_sum(data: memoryview) -> int:
-    """The same sum over plain memory."""
+    """The sum of the lanes alone, whatever their order: for whole files in pieces."""
     return _lane_sum(np.frombuffer(data, dtype=np.uint8))
 
 
@@ -78,6 +91,18 @@ def _kind(value: object) -> str:
     """What it is, without its contents: the text of a tensor would read its memory."""
     subclass = " (a subclass of it)" if isinstance(value, torch.Tensor) else ""
     return f"{type(value).__module__}.{type(value).__qualname__}{subclass}"
+
+
+def _placed_sum(raw: Raw, first: int) -> int:
+    blocks = len(raw) // BLOCK
+    if blocks == 0:
+        return _lane_sum(raw) * (2 * first + 1) % WRAP
+    lanes = raw[: blocks * BLOCK].view(np.int64).reshape(blocks, BLOCK // 8)
+    by_all_cores = raw.flags.writeable  # torch can't take read-only memory
+    sums = torch.from_numpy(lanes).sum(dim=1).numpy() if by_all_cores else lanes.sum(axis=1)
+    weights = np.arange(2 * first + 1, 2 * (first + blocks) + 1, 2, dtype=np.int64)
+    rest = _lane_sum(raw[blocks * BLOCK :]) * (2 * (first + blocks) + 1)
+    return (int((sums * weights).sum()) + rest) % WRAP
 
 
 def _lane_sum(raw: Raw) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import xxhash
 
-from bench.consume import WRAP, byte_sum, digest, lane_sum
+from bench.consume import WRAP, byte_sum, digest, lane_sum, placed_sum
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
 from loaders.io.errors import TruncatedError
 
@@ -109,9 +109,10 @@ def read_reference(checkpoint: Checkpoint) -> Reference:
             for tensor in by_file.get(file.name, []):
                 if tensor.offset is None:
                     continue
-                total, hasher = 0, xxhash.xxh3_128()
+                total, at, hasher = 0, 0, xxhash.xxh3_128()
                 for block in _blocks(fd, file.path, tensor.offset, tensor.nbytes, room):
-                    total += lane_sum(block)
+                    total += placed_sum(block, at)
+                    at += len(block)
                     hasher.update(block)
                 digests[tensor.name] = hasher.hexdigest()
                 sums[tensor.name] = total % WRAP

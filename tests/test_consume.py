@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.consume import WRAP, NotHostMemoryError, byte_sum, digest, lane_sum, warm_up
+from bench.consume import (
+    BLOCK,
+    WRAP,
+    NotHostMemoryError,
+    byte_sum,
+    digest,
+    lane_sum,
+    placed_sum,
+    warm_up,
+)
 from loaders.checkpoint.dtypes import TABLE, supported
 
 DTYPES = [getattr(torch, row.name) for row in TABLE if supported(row.name)]
@@ -20,6 +29,11 @@ DTYPES = [getattr(torch, row.name) for row in TABLE if supported(row.name)]
 def plain_sum(data: bytes) -> int:
     lanes = [data[start : start + 8] for start in range(0, len(data), 8)]
     return sum(int.from_bytes(lane, "little") for lane in lanes) % WRAP
+
+
+def plain_placed_sum(data: bytes) -> int:
+    blocks = [data[start : start + BLOCK] for start in range(0, len(data), BLOCK)]
+    return sum((2 * i + 1) * plain_sum(block) for i, block in enumerate(blocks)) % WRAP
 
 
 def tensor_at(offset: int, data: bytes) -> torch.Tensor:
@@ -69,7 +83,30 @@ def test_sums_of_pieces_add_up_where_they_are_cut_at_lanes(data: bytes, cut: int
 
 def test_large_ones_wrap_around() -> None:
     data = b"\xff" * (3 << 20) + b"\xff\xff\xff"
-    assert byte_sum(tensor_at(3, data)) == plain_sum(data)
+    assert byte_sum(tensor_at(3, data)) == plain_placed_sum(data)
+    assert lane_sum(memoryview(data)) == plain_sum(data)
+
+
+@given(st.integers(1, 3 * BLOCK + 9), st.integers(0, 3), st.randoms())
+def test_the_place_of_a_block_counts(size: int, cut: int, random: object) -> None:
+    data = random.randbytes(size)  # type: ignore[attr-defined]
+    expected = plain_placed_sum(data)
+    assert byte_sum(tensor_at(1, data)) == expected
+    view, at = memoryview(data), cut * BLOCK
+    assert (placed_sum(view[:at]) + placed_sum(view[at:], at)) % WRAP == expected
+
+
+def test_blocks_that_changed_places_change_the_sum() -> None:
+    data = bytes(range(256)) * (BLOCK // 256) + bytes(BLOCK)
+    swapped = data[BLOCK:] + data[:BLOCK]
+    assert lane_sum(memoryview(data)) == lane_sum(memoryview(swapped))
+    assert byte_sum(tensor_at(0, data)) != byte_sum(tensor_at(0, swapped))
+    assert placed_sum(memoryview(data)) != placed_sum(memoryview(swapped))
+
+
+def test_a_piece_begins_at_a_block() -> None:
+    with pytest.raises(ValueError, match="multiple"):
+        placed_sum(memoryview(b"abc"), 8)
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2), (0, 0)])

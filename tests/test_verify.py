@@ -11,7 +11,7 @@ import torch
 import xxhash
 
 from bench import verify
-from bench.consume import byte_sum, lane_sum
+from bench.consume import byte_sum, lane_sum, placed_sum
 from bench.verify import Reference, Seen, faults_of, read_reference, shared_memory
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.io.errors import TruncatedError
@@ -51,7 +51,7 @@ def test_the_reference_is_of_the_bytes_in_the_files(checkpoint: Checkpoint) -> N
     for spec in checkpoint.tensors:
         data = file_bytes(checkpoint, spec)
         assert reference.digests[spec.name] == xxhash.xxh3_128_hexdigest(data)
-        assert reference.sums[spec.name] == lane_sum(memoryview(data))
+        assert reference.sums[spec.name] == placed_sum(memoryview(data))
     for file in checkpoint.files:
         assert reference.file_sums[file.name] == lane_sum(memoryview(Path(file.path).read_bytes()))
 
@@ -60,7 +60,7 @@ def test_the_reference_is_the_same_for_any_block(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read_reference(checkpoint)
-    monkeypatch.setattr(verify, "BLOCK", 4096)
+    monkeypatch.setattr(verify, "BLOCK", 128 << 10)
     assert read_reference(checkpoint) == whole
 
 
@@ -123,7 +123,7 @@ def test_one_wrong_byte_in_any_tensor(checkpoint: Checkpoint, place: int | str) 
 def test_bytes_in_other_places_of_the_same_sum(checkpoint: Checkpoint) -> None:
     load = kept(checkpoint)
     number = next(n for n, (one, _) in enumerate(load) if one.name == "y.big")
-    lanes = load[number][1].view(-1).view(torch.int64)
+    lanes = load[number][1].view(-1).view(torch.int64)[:1024]  # within one block of the sum
     lanes.copy_(lanes.flip(0))
     (fault,) = faults(checkpoint, load)
     assert fault.startswith("y.big: wrong bytes (digest ")
