@@ -51,6 +51,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("wrong-byte", {"tensor": 5, "byte": 77}, r"wrong bytes arrived in the timed load"),
     ("wrong-byte", {"when": "timed"}, r"wrong bytes arrived in the timed load"),
     ("wrong-byte", {"when": "untimed"}, r"other bytes than the untimed one"),
+    ("permuted-when-timed", {"lanes": 1 << 20}, r"wrong bytes arrived in the timed load"),
     ("permuted-when-timed", {}, r"wrong bytes \(digest \w{32} expected, \w{32} found\)"),
     ("skips", {}, r"1 tensor\(s\) missing: [\w.]+$"),
     ("twice", {}, r"1 tensor\(s\) yielded twice: [\w.]+$"),

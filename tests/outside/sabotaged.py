@@ -101,11 +101,12 @@ class Permuted(Honest):
     """The right bytes in the wrong places, when timed: every sum is right."""
 
     name = "permuted-when-timed"
+    options: ClassVar = {"lanes": 1024}
 
     def sabotage(self, pairs: list[tuple[str, torch.Tensor]], stamp: Stamp) -> Pairs:
         if self.timed:
             lanes = max((tensor for _, tensor in pairs), key=torch.numel).view(-1).view(torch.int64)
-            lanes.copy_(lanes.flip(0))
+            lanes[:2].copy_(lanes[:2].flip(0))
         yield from pairs
 
 
