@@ -105,8 +105,9 @@ class Permuted(Honest):
 
     def sabotage(self, pairs: list[tuple[str, torch.Tensor]], stamp: Stamp) -> Pairs:
         if self.timed:
-            lanes = max((tensor for _, tensor in pairs), key=torch.numel).view(-1).view(torch.int64)
-            lanes[:2].copy_(lanes[:2].flip(0))
+            largest = max((tensor for _, tensor in pairs), key=torch.numel)
+            lanes = largest.view(-1).view(torch.int64)[: int(self.settings["lanes"])]
+            lanes.copy_(lanes.flip(0))
         yield from pairs
 
 
