@@ -101,7 +101,7 @@ class Permuted(Honest):
     """The right bytes in the wrong places, when timed: every sum is right."""
 
     name = "permuted-when-timed"
-    options: ClassVar = {"lanes": 1024}
+    options = {"lanes": 1024}  # noqa: RUF012
 
     def sabotage(self, pairs: list[tuple[str, torch.Tensor]], stamp: Stamp) -> Pairs:
         if self.timed:
