@@ -11,24 +11,26 @@ PRESENT = 0.995
 FETCHED = 0.95
 """Part of the payload that a cold load must have fetched from the device, where that is counted."""
 
-STRAY = 4 << 20
-"""Bytes that a process may fetch beside the payload: a library imported at its first use."""
-
 
 def cache_state(
-    requested: str, resident: float | None, fetched: int | None, payload: int | None
+    requested: str,
+    resident: float | None,
+    fetched: int | None,
+    payload: int | None,
+    resident_after: float | None = None,
 ) -> State:
     """`cold` only if nothing was resident and, where the kernel counts it, the bytes did come from
-    the device; `warm` only if all was resident and they didn't (memory too small for the files
-    pushes them out while they are read); `mixed` for anything else; `unverified` where residency
-    can't be known; `none` for what reads no file."""
+    the device; `warm` only if all was resident, and still is where that was looked at (memory too
+    small for the files pushes them out while they are read); `mixed` for anything else;
+    `unverified` where residency can't be known; `none` for what reads no file.
+
+    A warm sample that fetched from the device is warm: its loader doesn't ask the page cache."""
     if requested == "none":
         return "none"
     if resident is None:
         return "unverified"
     if requested == "warm":
-        stray = max(STRAY, (1 - FETCHED) * (payload or 0))
-        stayed = fetched is None or fetched <= stray
+        stayed = resident_after is None or resident_after >= PRESENT
         return "warm" if resident >= PRESENT and stayed else "mixed"
     if resident > ABSENT:
         return "mixed"

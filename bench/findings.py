@@ -15,6 +15,9 @@ from bench.records import Run, Sample, measured
 from bench.stats import BOOTSTRAP_FROM, Ratio
 from bench.summary import ByPass, Group, Row, ceilings, groups, noise, rate_of, ratio, title_of
 
+BLIND = 0.5
+"""Part of the payload fetched from the device, warm, from which a loader counts as blind."""
+
 STOCK_THREADS = "safetensors-threads"
 
 
@@ -25,6 +28,7 @@ def findings(run: Run, made: Sequence[Row]) -> list[str]:
         *host_limits(run, tops),
         *winners(made),
         *the_bar_counts_views(made),
+        *blind_to_the_cache(made),
         *noise_of_the_run(made),
         *cost_of_measuring(run),
     ]
@@ -142,6 +146,21 @@ def the_bar_counts_views(made: Sequence[Row]) -> list[str]:
             f"shards shows the first figure."
         )
     return said
+
+
+def blind_to_the_cache(made: Sequence[Row]) -> list[str]:
+    """Loaders that fetch from the device what lies in memory."""
+    blind = [
+        row.title
+        for row in made
+        if row.group.cache == row.state == "warm" and (row.fetched or 0) > BLIND * row.nbytes
+    ]
+    if not blind:
+        return []
+    return [
+        f"Blind to the page cache: {', '.join(Counter(blind))} read the device although all of it "
+        f"was in memory; so they gain nothing from a warm start."
+    ]
 
 
 def noise_of_the_run(made: Sequence[Row]) -> list[str]:

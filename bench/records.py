@@ -39,12 +39,14 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRecord:
-    """Asked, and seen: `resident_before` is a fraction of the files' pages, `device_read_bytes`
-    what the measuring process fetched from the device, `group_read_bytes` what its control group
-    did meanwhile (others in the group included); null where nothing can tell."""
+    """Asked, and seen: `resident_before` (and `resident_after`, where it was to be warm) is a
+    fraction of the files' pages, `device_read_bytes` what the measuring process fetched from the
+    device, `group_read_bytes` what its control group did meanwhile (others in the group included);
+    null where nothing can tell."""
 
     requested: str
     resident_before: float | None = None
+    resident_after: float | None = None
     device_read_bytes: int | None = None
     group_read_bytes: int | None = None
     state: State = "none"

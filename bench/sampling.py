@@ -55,6 +55,7 @@ class Heard:
     """What one child told, and what the runner saw meanwhile."""
 
     resident: float | None = None
+    resident_after: float | None = None
     group_fetched: int | None = None
     runner_seconds: float = 0.0
     report: dict[str, Any] = field(default_factory=dict)
@@ -115,6 +116,8 @@ def _hear(server: Server, job: Job, timed: Timed) -> Heard:
         after = group_read_bytes()
         if before is not None and after is not None:
             heard.group_fetched = after - before
+        if paths and job.case.cache == "warm":
+            heard.resident_after = job.residency.resident_fraction(paths)
         heard.report = child.hear(job.timeout)
         heard.faults = child.hear(job.timeout)["faults"]
         child.finish()
@@ -155,9 +158,12 @@ def _sample(job: Job, heard: Heard) -> Sample:
         cache=CacheRecord(
             requested=case.cache,
             resident_before=heard.resident,
+            resident_after=heard.resident_after,
             device_read_bytes=fetched,
             group_read_bytes=heard.group_fetched,
-            state=cache_state(case.cache, heard.resident, fetched, report["bytes"]),
+            state=cache_state(
+                case.cache, heard.resident, fetched, report["bytes"], heard.resident_after
+            ),
         ),
         cpu_seconds=counters["cpu_seconds"],
         system_seconds=counters["system_seconds"],

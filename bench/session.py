@@ -165,8 +165,12 @@ class Session:
         if reason is not None:
             return reason
         ready = groundwork.prepared_for(case.loader, self.ground, case.storage)
-        loader = registry.get(case.loader)(threads=case.threads or 1, **case.options)
-        return _memory_short(loader.memory_bytes(ready.checkpoint))
+        try:
+            loader = registry.get(case.loader)(threads=case.threads or 1, **case.options)
+            need = loader.memory_bytes(ready.checkpoint)
+        except Exception:  # a stranger's loader: it is made again in its child, which records why
+            return None
+        return _memory_short(need)
 
     def _blank(self, case: Case, number: int, status: Any, reason: str | None) -> Sample:
         storage = self.storages.get(case.storage or "")

@@ -38,7 +38,8 @@ class Group:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A case in one cache state as verified. Rates in GB/s, `percent` of the group's ceiling paired
-    by pass, seconds and counts as medians over the passes, memory in bytes."""
+    by pass, seconds and counts as medians over the passes, memory in bytes; `fetched` are bytes from
+    the device."""
 
     case: str
     title: str
@@ -57,6 +58,7 @@ class Row:
     major_faults: float | None
     minor_faults: float | None
     peak_bytes: float | None
+    fetched: float | None
     nbytes: int
     notes: tuple[str, ...]
 
@@ -164,6 +166,7 @@ def _row(samples: Sequence[Sample], tops: Mapping[Group, ByPass], cores: int) ->
             for s in samples
             if s.peak_rss_bytes is not None and s.rss_before_bytes is not None
         ),
+        fetched=_middle(s.cache.device_read_bytes for s in samples),
         nbytes=first.bytes or 0,
         notes=tuple(dict.fromkeys(note for s in samples for note in s.details.get("notes", ()))),
     )
