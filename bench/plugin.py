@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from bench import groundwork, matrix
+from bench import groundwork, matrix, saved
 from bench.cases import Case
 from bench.children import ChildError
 from bench.cores import effective_cores
@@ -62,6 +62,7 @@ class Bench:
         }
         self.session: Session | None = None
         self.refused: str | None = None
+        self.differences: list[str] = []
         self.asked: Counter[str] = Counter()
         self.measured: Counter[str] = Counter()
         self.first_stats: dict[str, Any] = {}
@@ -201,19 +202,21 @@ def pytest_report_teststatus(
 def pytest_benchmark_update_machine_info(
     config: pytest.Config, machine_info: dict[str, Any]
 ) -> None:
-    """What decides whether two saved runs may be compared: what a label stands for, and the cores;
-    without the clock rate of the moment, which makes one machine look like two."""
-    for key in [key for key in machine_info["cpu"] if key.startswith("hz_actual")]:
-        del machine_info["cpu"][key]
     state = config.stash.get(BENCH, None)
     if state is not None:
-        machine_info["coldload"] = {
-            "cores": state.cores,
-            "storages": {
-                storage.label: [storage.record.file_system, storage.record.device]
-                for storage in state.storages
-            },
-        }
+        saved.add_facts(machine_info, state.storages, state.cores)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_benchmark_compare_machine_info(
+    config: pytest.Config, machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
+) -> None:
+    """Keeps what differs for the summary. pytest-benchmark's own hook then finds no difference: it
+    would print both machines whole, and crash where the saved runs lie outside this folder."""
+    state = config.stash.get(BENCH, None)
+    if state is not None:
+        state.differences += saved.differences(machine_info, compared_benchmark["machine_info"])
+        compared_benchmark["machine_info"] = machine_info
 
 
 @pytest.fixture(scope="session")
@@ -355,6 +358,11 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
         if run.plan is not None:
             width = terminalreporter._tw.fullwidth if terminalreporter.isatty else None
             terminalreporter.write(render(run, width=width, colour=terminalreporter.hasmarkup))
+    if state.differences:
+        terminalreporter.write_line(
+            f"Compared with a run on another machine or storage: {'; '.join(state.differences)}.",
+            yellow=True,
+        )
     if state.refused is not None:
         terminalreporter.write_line(f"coldload: {state.refused}", red=True)
     elif state.nothing_measured and config.getoption("benchmark_only", False):
