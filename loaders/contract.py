@@ -96,6 +96,13 @@ class Loader(ABC):
         made before a run. Mapped pages don't count: the kernel takes them back."""
         return checkpoint.tensor_bytes if self.ownership == "owned" else 0
 
+    @classmethod
+    def unusable(cls) -> str | None:
+        """Why it can't run on this host although the modules of `requires` are there: no such
+        device, a library that is too old. None if it can. Starts no device: it is asked in the
+        process that the measuring ones are forked from."""
+        return None
+
     @abstractmethod
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields each tensor of the checkpoint once, in any order, contiguous, on the CPU, with the

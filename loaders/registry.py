@@ -106,7 +106,12 @@ def unavailable(entry: Entry) -> str | None:
     if entry.cls is None:
         return entry.reason
     missing = [name for name in entry.cls.requires if not _importable(name)]
-    return f"needs {', '.join(missing)}, which is not installed" if missing else None
+    if missing:
+        return f"needs {', '.join(missing)}, which is not installed"
+    try:
+        return entry.cls.unusable()
+    except Exception as error:  # a stranger's answer must not take the others along
+        return f"can't tell whether it runs here: {type(error).__name__}: {error}"
 
 
 def _importable(module: str) -> bool:

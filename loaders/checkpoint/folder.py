@@ -29,14 +29,16 @@ from loaders.checkpoint.nothing import nothing_here
 from loaders.checkpoint.regular import opened, read_at
 from loaders.checkpoint.safetensors_header import MAX_HEADER
 from loaders.checkpoint.select import Selection, candidates, numbering, select, sparse
+from loaders.checkpoint.tensorizer_file import TENSORS, read_tensors_file
 from loaders.checkpoint.text import count, shown
 
-Asked = Literal["auto", "safetensors", "pt", "npcache"]
+Asked = Literal["auto", "safetensors", "pt", "npcache", "tensorizer"]
 _SUFFIXES: dict[str, tuple[str, ...]] = {
     "auto": names.PATTERNS,
     "safetensors": (".safetensors",),
     "pt": (".bin", ".pt"),
     "npcache": (),
+    "tensorizer": (),
 }
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".tar")
 _NPCACHE_LIST = ("np", "weight_names.json")
@@ -66,6 +68,9 @@ def read_folder(folder: str, asked: Asked) -> Found:
     if suffix is None:
         if asked in ("auto", "npcache") and Path(folder, *_NPCACHE_LIST).is_file():
             return _npcache(folder, items)
+        serialized = [item for item in items if item.name.endswith(TENSORS)]
+        if asked in ("auto", "tensorizer") and serialized:
+            return _tensorizer(folder, serialized, items)
         raise nothing_here(folder, items, asked)
     config, problems = _config(items)
     index, faults = _index(items, suffix)
@@ -102,6 +107,8 @@ def read_single(path: str, asked: Asked) -> Found:
     """What one file holds. NoWeightsError if it isn't of the format; UnreadableError."""
     folder, name = str(Path(path).parent), Path(path).name
     item = item_at(path, name)
+    if asked == "tensorizer" or (asked == "auto" and name.endswith(TENSORS)):
+        return _tensorizer(folder, [item], [item_at(f"{folder}/config.json", "config.json")])
     torch_file = _is_torch(path, name, asked)
     gathered = gather([item], torch_files=torch_file)
     for problem in gathered.problems:
@@ -147,6 +154,26 @@ def _npcache(folder: str, items: Sequence[Item]) -> Found:
         config=config,
         ignored=(),
         problems=(*problems, *faults),
+    )
+
+
+def _tensorizer(folder: str, serialized: Sequence[Item], beside: Sequence[Item]) -> Found:
+    config, problems = _config([item for item in beside if item.kind == "file"])
+    tensors: list[TensorSpec] = []
+    for item in serialized:
+        fault = item.problem()
+        found, faults = ([], [fault]) if fault else read_tensors_file(item.path, item.name)
+        tensors += found
+        problems += faults
+    return Found(
+        root=folder,
+        format="tensorizer",
+        items=tuple(serialized),
+        files=_files(serialized),
+        tensors=tuple(tensors),
+        config=config,
+        ignored=(),
+        problems=(*problems, *duplicates(tensors)),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Format = Literal["safetensors", "pt", "npcache"]
+Format = Literal["safetensors", "pt", "npcache", "tensorizer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
