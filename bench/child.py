@@ -6,6 +6,7 @@ Imported by the fork server, so that torch and every loader are there when a chi
 from __future__ import annotations
 
 import gc
+import importlib
 import pickle
 import time
 from collections.abc import Iterator
@@ -185,6 +186,8 @@ def disk_to_host(
     checkpoint = manifest(path=manifest_path)
     cls = registry.get(loader)
     subject = cls(threads=threads, **options)
+    for module in cls.requires:  # an import is no part of a load
+        importlib.import_module(module)
     if subject.ownership not in get_args(Ownership):
         raise ValueError(f"{loader}: no such ownership: {subject.ownership!r}")
     prepare(touch_bytes, cores)

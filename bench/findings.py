@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from bench.engine_settings import NOT_AVAILABLE, engine_setting
 from bench.limits_seen import ABOVE
 from bench.records import Run, Sample, measured
 from bench.stats import BOOTSTRAP_FROM, Ratio
@@ -27,6 +28,7 @@ def findings(run: Run, made: Sequence[Row]) -> list[str]:
     return [
         *host_limits(run, tops),
         *winners(made),
+        *for_the_engine(made),
         *the_bar_counts_views(made),
         *blind_to_the_cache(made),
         *noise_of_the_run(made),
@@ -130,6 +132,32 @@ def _against(pair: Ratio | None) -> str:
     if not pair.shown:
         return f"leads, but no difference shown ({pair.median:.2f} x, {bounds}), to"
     return f"is {pair.median:.2f} x ({bounds}) as fast as"
+
+
+def for_the_engine(made: Sequence[Row]) -> list[str]:
+    """What to set in the engine for the fastest cold load, or that it has no such way: then also
+    for the fastest that it has."""
+    said = []
+    cold = [row for row in made if row.group.cache == row.state == "cold" and not row.twin]
+    for label in sorted({row.group.storage or "" for row in cold}):
+        ranked = sorted(
+            (row for row in cold if row.group.storage == label),
+            key=lambda row: -row.rate.median,
+        )
+        settings = [(row, _setting(row)) for row in ranked]
+        best, setting = settings[0]
+        said.append(f"In vLLM, for {best.title}, the fastest cold on {label}: {setting}.")
+        if setting.startswith(NOT_AVAILABLE):
+            there = [(row, text) for row, text in settings if not text.startswith(NOT_AVAILABLE)]
+            if there:
+                row, text = there[0]
+                said.append(f"Of what vLLM has, {row.title} is the fastest there: {text}.")
+    return said
+
+
+def _setting(row: Row) -> str:
+    options = {key: value for key, value in row.options.items() if key != "twin"}
+    return engine_setting(row.loader, options, row.threads or 1)
 
 
 def the_bar_counts_views(made: Sequence[Row]) -> list[str]:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench import budget
 from bench.cases import Case
 from bench.children import ChildError, Server
+from bench.convert import ConvertError, convert_to_tensorizer
 from bench.cores import effective_cores
+from bench.ground import FORMATS, Ground
 from bench.prepare import (
-    Prepared,
     PrepareError,
     check_space,
     copy_model,
+    hash_of,
     make_shape,
     prepare,
     shape_folder,
@@ -45,12 +47,12 @@ from loaders.checkpoint.read import open_checkpoint
 
 LOOK_TIMEOUT = 300.0
 SMOKE_FILE_BYTES = 32 << 20
-FORMATS: tuple[Format, ...] = ("safetensors", "pt", "npcache")
 
 Say = Callable[[str], None]
 
 REFUSALS = (
     PrepareError,
+    ConvertError,
     MakeError,
     ScaleError,
     ShapeError,
@@ -77,25 +79,6 @@ class Means:
     say: Say
 
 
-@dataclass(slots=True, kw_only=True)
-class Ground:
-    """What the samples stand on. `size` is the model's payload in bytes; `prepared` by storage
-    label and format; `looks` (bench.probe.first_look) by label; `main` is the format that ceilings
-    read."""
-
-    model: str
-    size: int = 0
-    size_text: str = ""
-    dtype: str = ""
-    main: Format = "safetensors"
-    prepared: dict[tuple[str, str], Prepared] = field(default_factory=dict)
-    looks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    expected_seconds: float = 0.0
-    bounded: bool = False
-    """Whether the budget ends the run: it does where the data is made up to fit it."""
-
-
 def lay_shape(shape: str, means: Means) -> Ground:
     """For a built-in shape: looks at each storage, halves the size until the run fits its budget,
     makes the checkpoint in every format that a loader of the run reads."""
@@ -111,9 +94,13 @@ def lay_shape(shape: str, means: Means) -> Ground:
         check_space(storage.path, len(lacking) * ground.size)
         for name in formats:
             what = f"{shape}, {ground.size_text}, {name}, on {storage.label}"
-            made = make_shape(
-                folder, shape, ground.size, name, _percent(means.say, f"making {what}")
-            )
+            progress = _percent(means.say, f"making {what}")
+            if name == "tensorizer":  # the only format that its own library has to write
+                source = ground.prepared[storage.label, "safetensors"].checkpoint
+                progress(0, 1)
+                made = convert_to_tensorizer(source, folder / name)
+            else:
+                made = make_shape(folder, shape, ground.size, name, progress)
             means.say(f"reading the reference of {what}")
             ready = prepare(made, means.work, f"{storage.label}-{name}", name)
             ground.prepared[storage.label, name] = ready
@@ -137,6 +124,8 @@ def lay_model(name: str, path: Path, means: Means) -> Ground:
         ready = prepare(folder, means.work, f"{storage.label}-model", checkpoint.format)
         ground.notes += _elsewhere(ready.checkpoint, storage)
         ground.prepared[storage.label, checkpoint.format] = ready
+        if any(choice.name == "tensorizer" for choice in means.settings.loaders):
+            _convert(ready.checkpoint, storage, means, ground)
         largest = max(ready.checkpoint.files, key=lambda file: file.size)
         means.say(f"first look at {storage.label} ({storage.path})")
         ground.looks[storage.label] = _look(Path(largest.path), means.server)
@@ -153,6 +142,17 @@ def lay_model(name: str, path: Path, means: Means) -> Ground:
         )
     _finish(ground, means.storages, checkpoint)
     return ground
+
+
+def _convert(source: Checkpoint, storage: Storage, means: Means, ground: Ground) -> None:
+    """A real model in tensorizer's format, as large as the model: only where its loader is asked
+    for by name."""
+    make_room(storage)
+    means.say(f"converting for tensorizer on {storage.label}")
+    dest = storage.data / f"{Path(source.root).name}-{hash_of(source):016x}-tensorizer"
+    made = convert_to_tensorizer(source, dest)
+    ready = prepare(made, means.work, f"{storage.label}-tensorizer", "tensorizer")
+    ground.prepared[storage.label, "tensorizer"] = ready
 
 
 def make_room(storage: Storage) -> None:
@@ -225,11 +225,12 @@ def _look(path: Path, server: Server) -> dict[str, Any]:
 
 
 def _formats(cases: Sequence[Case]) -> list[Format]:
-    """The formats that the loaders of the run read; safetensors always, for the ceilings."""
+    """The formats that the loaders of the run read, of those that can run here; safetensors
+    always, for the ceilings."""
     wanted: set[str] = {"safetensors"}
-    for case in cases:
-        entry = registry.entries().get(case.loader)
-        if entry is not None and entry.cls is not None:
+    for name in {case.loader for case in cases if case.phase != "ceiling"}:
+        entry = registry.entries()[name]
+        if entry.cls is not None and registry.unavailable(entry) is None:
             wanted |= entry.cls.formats
     return [name for name in FORMATS if name in wanted]
 
@@ -271,26 +272,3 @@ def _percent(say: Say, what: str) -> Callable[[int, int], None]:
             say(f"{what}: {percent} %")
 
     return progress
-
-
-def problems_of(loader: str, ground: Ground, label: str) -> str | None:
-    """Why a loader can't measure what lies on a storage, or None if it can."""
-    entry = registry.entries()[loader]
-    reason = registry.unavailable(entry)
-    if reason is not None:
-        return reason
-    assert entry.cls is not None
-    if entry.cls.formats and not _readable(entry.cls.formats, ground, label):
-        return f"reads {' or '.join(sorted(entry.cls.formats))}; this model is {ground.main}"
-    return None
-
-
-def prepared_for(loader: str, ground: Ground, label: str) -> Prepared:
-    """The checkpoint that the loader reads on that storage."""
-    cls = registry.get(loader)
-    names = _readable(cls.formats, ground, label) if cls.formats else [ground.main]
-    return ground.prepared[label, names[0]]
-
-
-def _readable(formats: frozenset[str], ground: Ground, label: str) -> list[str]:
-    return [name for name in FORMATS if name in formats and (label, name) in ground.prepared]

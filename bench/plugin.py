@@ -20,6 +20,7 @@ from bench import groundwork, matrix, saved
 from bench.cases import Case
 from bench.children import ChildError
 from bench.cores import effective_cores
+from bench.ground import Ground
 from bench.options import add_options, settings_of
 from bench.progress import Progress
 from bench.records import RECORDS, Sample, read_run
@@ -259,7 +260,7 @@ def _case_of(state: Bench, item: pytest.Item) -> Case:
     return state.cases[_phase(item), str(item.callspec.params["case"])]
 
 
-def _lay(found: Resolved, state: Bench, session: Session, cases: list[Case]) -> groundwork.Ground:
+def _lay(found: Resolved, state: Bench, session: Session, cases: list[Case]) -> Ground:
     means = groundwork.Means(
         settings=state.settings,
         storages=state.storages,

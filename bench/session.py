@@ -15,11 +15,12 @@ from typing import Any
 
 import xxhash
 
-from bench import fio, groundwork
+from bench import fio
 from bench.cases import Case
 from bench.children import Server
 from bench.cores import effective_cores
-from bench.groundwork import Ground, Say
+from bench.ground import Ground, prepared_for, problems_of
+from bench.groundwork import Say
 from bench.host.facts import host_facts
 from bench.limits import raise_nofile
 from bench.probe import ceiling_options
@@ -161,10 +162,10 @@ class Session:
                 return _memory_short(ready.checkpoint.file_bytes)
             return None
         assert case.storage is not None
-        reason = groundwork.problems_of(case.loader, self.ground, case.storage)
+        reason = problems_of(case.loader, self.ground, case.storage)
         if reason is not None:
             return reason
-        ready = groundwork.prepared_for(case.loader, self.ground, case.storage)
+        ready = prepared_for(case.loader, self.ground, case.storage)
         try:
             loader = registry.get(case.loader)(threads=case.threads or 1, **case.options)
             need = loader.memory_bytes(ready.checkpoint)
@@ -210,7 +211,7 @@ class Session:
             }
         else:
             assert case.storage is not None
-            ready = groundwork.prepared_for(case.loader, self.ground, case.storage)
+            ready = prepared_for(case.loader, self.ground, case.storage)
             target = "bench.child:disk_to_host"
             synthetic = registry.get(case.loader).synthetic
             args = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from bench.records import Run, Sample, measured
 from bench.stats import Ratio, Spread, paired_ratio, spread
@@ -38,12 +39,13 @@ class Group:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A case in one cache state as verified. Rates in GB/s, `percent` of the group's ceiling paired
-    by pass, seconds and counts as medians over the passes, memory in bytes; `fetched` are bytes from
-    the device."""
+    by pass, seconds and counts as medians over the passes, memory in bytes; `fetched` is what came
+    from the device."""
 
     case: str
     title: str
     loader: str
+    options: Mapping[str, Any]
     twin: bool
     group: Group
     state: str
@@ -138,6 +140,7 @@ def _row(samples: Sequence[Sample], tops: Mapping[Group, ByPass], cores: int) ->
         case=first.case,
         title=title_of(first),
         loader=first.loader,
+        options=first.options,
         twin=bool(first.options.get("twin")),
         group=group,
         state=first.cache.state,
