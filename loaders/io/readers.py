@@ -123,6 +123,16 @@ def read_into(file: OpenFile, into: memoryview, offset: int) -> None:
     _through_a_block(file, into[last - offset :], last)
 
 
+def read_block(file: OpenFile, into: memoryview, offset: int, needed: int) -> None:
+    """Fills `into`, whose address, length and `offset` are multiples of the page size, with one
+    call where it can be. The file may end behind the first `needed` bytes: an aligned read past its
+    end spares the last block a way of its own. Raises as `read_into`."""
+    if file.direct and (PAGE % file.offset_align or PAGE % file.memory_align):
+        read_into(file, into[:needed], offset)  # a device with larger blocks than pages
+    else:
+        _fill(file, into, offset, needed)
+
+
 def _through_a_block(file: OpenFile, into: memoryview, offset: int) -> None:
     """Reads the blocks around a short range into aligned memory and copies the range out."""
     if not into:
@@ -143,17 +153,18 @@ def _fill(file: OpenFile, into: memoryview, offset: int, enough: int | None = No
     enough = len(into) if enough is None else enough
     done = 0
     while done < enough:
+        direct = file.direct  # as this call begins: another thread may fall back during it
         try:
             got = os.preadv(file.fd, [into[done:]], offset + done)
         except OSError as error:
-            if file.direct and error.errno in _UNSUPPORTED:
+            if direct and error.errno in _UNSUPPORTED:
                 file.fall_back(f"read with O_DIRECT: {error.strerror}")
                 continue
             raise _named(error, file, offset + done) from error
         done += got
-        if file.direct and done < enough and got % file.offset_align == 0 and got > 0:
+        if direct and done < enough and got % file.offset_align == 0 and got > 0:
             continue  # cut short between two blocks: go on directly
-        if file.direct and done < enough:
+        if direct and done < enough:
             # Nothing, or an end inside a block. If the file does end here, the next read says so.
             file.fall_back(f"read with O_DIRECT: {got} bytes at offset {offset + done - got}")
         elif got == 0:
