@@ -16,7 +16,9 @@ import torch
 from loaders.checkpoint.manifest import Checkpoint
 
 Ownership = Literal["mapped", "borrowed", "owned", "device"]
+Place = Literal["file", "address"]
 OptionValue = bool | int | str
+Tunable = Literal["block_mib", "pages", "readers"]
 
 
 class Stamp(Protocol):
@@ -39,14 +41,26 @@ class Loader(ABC):
         summary: one line for `coldload loaders`.
         formats: the checkpoint formats that it reads; empty means that it opens no file.
         ownership: the kind of memory its tensors lie in. `mapped`: pages of the file, read when
-            touched. `borrowed`: valid only until the iterator is advanced. `owned`: ordinary
-            memory that stays until the tensor is dropped. `device`: an accelerator's memory.
+            touched. `borrowed`: valid only until the iterator is advanced, see below. `owned`:
+            ordinary memory that stays until the tensor is dropped. `device`: an accelerator's
+            memory.
         options: name -> default; the default's type is the option's type, strictly.
+        tunable: options that may be set to what the storage was found to like (its best block
+            size, kind of pages, number of readers) where the user didn't set them.
         variants: the option sets that a run without `--loader` measures.
         threaded: whether `threads` means anything to it.
         requires: modules that must be importable.
+        place: where the files may lie: `file` for paths of this host, `address` for s3:// and such.
         synthetic: True if the tensors are made up: then only names, dtypes and shapes can be
             verified.
+
+    The lifetime of a borrowed tensor: from the moment it is yielded until the next one is asked for
+    (or the iterator is closed), its bytes are right and nobody else touches them. From then on the
+    loader may read other bytes into that memory, at once and from other threads; the tensor stays
+    safe to touch, but shows whatever is there. Whoever needs it longer copies it before advancing.
+    A loader that says `owned` and reuses memory is caught: kept tensors are looked at once more
+    after the load. One that says `borrowed` and overwrites too early is caught as well: a tensor is
+    looked at twice before the iterator is advanced.
     """
 
     name: ClassVar[str]
@@ -57,7 +71,9 @@ class Loader(ABC):
     variants: ClassVar[tuple[Mapping[str, OptionValue], ...]] = ({},)
     threaded: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
+    place: ClassVar[Place] = "file"
     synthetic: ClassVar[bool] = False
+    tunable: ClassVar[frozenset[Tunable]] = frozenset()
 
     def __init__(self, threads: int = 1, **given: OptionValue) -> None:
         """`given` are options that differ from the defaults; OptionError for an unknown one."""
@@ -78,6 +94,9 @@ class Loader(ABC):
         # What a reader of the result must know and can't see in the options, appended while
         # loading: "mmap refused: ...; read without". The caller stores them with the sample.
         self.notes: list[str] = []
+        # What the loader counted while loading, and only it can know ("requests", "retries"); the
+        # caller stores them with the sample. Empty where there is nothing of the kind.
+        self.counts: dict[str, int] = {}
 
     def require_positive(self, *options: str) -> None:
         """For `__init__`: OptionError unless each of these number options is at least 1."""
@@ -85,6 +104,13 @@ class Loader(ABC):
             if int(self.settings[key]) < 1:
                 found = self.settings[key]
                 raise OptionError(f"{self.name}: {key} must be at least 1, got {found}")
+
+    def require_one_of(self, option: str, *choices: OptionValue) -> None:
+        """For `__init__`: OptionError unless the option has one of these values."""
+        found = self.settings[option]
+        if found not in choices:
+            known = " or ".join(map(str, choices))
+            raise OptionError(f"{self.name}: {option} must be {known}, got {found!r}")
 
     def note(self, text: str) -> None:
         """Adds to `notes`, each text once."""

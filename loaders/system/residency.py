@@ -24,7 +24,7 @@ METHODS: Mapping[str, Measure] = {"cachestat": cachestat, "mincore": mincore}
 _TEST_BYTES = 64 * 1024
 # What the kernel says when it can't or won't tell: not built in, forbidden by seccomp or for other
 # people's files, not for this file system (hugetlbfs, no mappings), not for this kind of file.
-_REFUSALS = frozenset(
+REFUSALS = frozenset(
     {
         errno.ENOSYS,
         errno.EPERM,
@@ -61,7 +61,7 @@ class Residency:
                 return 0
             return min(self.measure(descriptor, 0, status.st_size), status.st_size)
         except OSError as error:
-            if error.errno in _REFUSALS:
+            if error.errno in REFUSALS:
                 return None
             raise
         finally:
@@ -85,11 +85,14 @@ UNKNOWN = Residency(
 )
 
 
-def choose_method(*paths: Path, methods: Mapping[str, Measure] = METHODS) -> Residency:
+def choose_method(
+    *paths: Path, methods: Mapping[str, Measure] = METHODS, sample_bytes: int = _TEST_BYTES
+) -> Residency:
     """The first method that works on every file system which `paths` lie on.
 
-    Reads up to 64 KiB of one file for each file system, and read-ahead may fetch more: call it once
-    at set-up, before anything is evicted. OSError if a file can't be read.
+    Reads up to `sample_bytes` of one file for each file system, which stay in the page cache: a
+    measurement calls it once at set-up, before anything is evicted. OSError if a file can't be
+    read.
     """
     samples: dict[int, Path] = {}
     for path in paths:
@@ -102,7 +105,7 @@ def choose_method(*paths: Path, methods: Mapping[str, Measure] = METHODS) -> Res
         )
     reasons: list[str] = []
     for name, measure in methods.items():
-        failures = [_self_test(path, measure) for path in samples.values()]
+        failures = [_self_test(path, measure, sample_bytes) for path in samples.values()]
         failure = next((found for found in failures if found is not None), None)
         if failure is None:
             return Residency(
@@ -117,14 +120,15 @@ def choose_method(*paths: Path, methods: Mapping[str, Measure] = METHODS) -> Res
     )
 
 
-def _self_test(path: Path, measure: Measure) -> str | None:
+def _self_test(path: Path, measure: Measure, sample_bytes: int) -> str | None:
     """Why `measure` can't be trusted on the file system of `path`, or None if it can."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        got = len(os.pread(descriptor, _TEST_BYTES, 0))
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # fetch no more than is read
+        got = len(os.pread(descriptor, sample_bytes, 0))
         seen = measure(descriptor, 0, got)
     except OSError as error:
-        if error.errno in _REFUSALS:
+        if error.errno in REFUSALS:
             return error.strerror or str(error)
         raise
     finally:

@@ -1,0 +1,201 @@
+"""Where a stream of tensors lies in a ring of reused memory, and when each part may be overwritten.
+
+Pure arithmetic over the manifest's offsets. The rules:
+
+- The ring is one region, filled from its beginning to its end again and again, in the order of the
+  files and of the offsets within them.
+- A file's bytes keep their place within the alignment unit, so that direct reads need no copy.
+- Tensors that follow one another in a file lie one behind the other in the ring, and are read
+  together in blocks cut at multiples of the block size in the file: many small ones cost one read.
+- Every tensor is contiguous: one that would cross the ring's end begins anew at its beginning (the
+  alignment unit that it shares with the tensor before is read twice).
+- A read may begin once the tensors that it overwrites were given up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+_JOIN_UNITS = 16
+"""Bytes between two tensors that nobody asked for are read through up to so many alignment units,
+since a read of its own costs more; longer gaps are skipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A tensor's bytes: `nbytes` from `offset` of file number `file`. Given in the order of files
+    and offsets."""
+
+    file: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """`nbytes` of memory that is read into in blocks of at most `block` bytes; file offsets and
+    ring positions are congruent modulo `align`. Both divide the larger ones."""
+
+    nbytes: int
+    block: int
+    align: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """`length` bytes from `offset` of file number `file` go to `position` of the ring.
+
+    Offset, length and position are multiples of the alignment. `needed` is how many of the bytes
+    belong to tensors or lie between them: the file may end behind those. `after` tensors, counted
+    from the first, must have been given up before. `last`: no more reads of this file follow.
+    """
+
+    file: int
+    offset: int
+    length: int
+    needed: int
+    position: int
+    after: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A tensor's `position` in the ring, and how many reads, counted from the first, must have
+    arrived for it to be there."""
+
+    position: int
+    reads: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Segment:
+    """Tensors `first` to `last` of one file, without a break in the ring. `start` counts the
+    ring's bytes on and on, lap after lap."""
+
+    file: int
+    offset: int
+    end: int
+    start: int
+    first: int
+    last: int
+
+
+def ring_for(extents: Sequence[Extent], *, wanted: int, block: int, align: int) -> Ring:
+    """A ring of `wanted` bytes, or of as many as the tensors need.
+
+    It holds any two neighbours and two blocks: the next tensor is being read while its consumer
+    still has the one before. A giant followed by small ones gets as much as is read while it is
+    used: an eighth, about the rate of storage to that of memory. Less than the largest tensor and
+    two blocks couldn't work at all. No more than all tensors together need.
+    """
+    if align <= 0 or block <= 0 or block % align:
+        raise ValueError(f"block ({block}) must be a multiple of align ({align})")
+    sizes = [
+        _up(extent.offset + extent.nbytes, align) - _down(extent.offset, align)
+        for extent in extents
+        if extent.nbytes
+    ]
+    pairs = pairwise([*sizes, 0])
+    held = max((size + max(following, size // 8) for size, following in pairs), default=0)
+    nbytes = min(max(wanted, held + 2 * block), sum(sizes) + 2 * block)
+    return Ring(nbytes=_up(nbytes, block), block=block, align=align)
+
+
+def plan_reads(extents: Sequence[Extent], ring: Ring) -> Iterator[Read]:
+    """Every read, in the order in which they are to be started."""
+    live: deque[tuple[int, int]] = deque()  # (start, last tensor) of the reads in the ring
+    after = 0
+    segments = _segments(extents, ring)
+    segment = next(segments, None)
+    while segment is not None:
+        following = next(segments, None)
+        more = following is not None and following.file == segment.file
+        whole = _up(segment.end, ring.align)
+        offset, tensor = segment.offset, segment.first
+        while offset < whole:
+            stop = min(_down(offset, ring.block) + ring.block, whole)
+            while tensor < segment.last and _begins_before(extents, tensor + 1, stop):
+                tensor += 1
+            start = segment.start + offset - segment.offset
+            while live and live[0][0] < start + stop - offset - ring.nbytes:
+                after = live.popleft()[1] + 1
+            live.append((start, tensor))
+            yield Read(
+                file=segment.file,
+                offset=offset,
+                length=stop - offset,
+                needed=min(stop, segment.end) - offset,
+                position=start % ring.nbytes,
+                after=after,
+                last=stop == whole and not more,
+            )
+            offset = stop
+        segment = following
+
+
+def plan_places(extents: Sequence[Extent], ring: Ring) -> Iterator[Place]:
+    """The place of each tensor, in order. An empty one needs none and waits for nothing."""
+    number = reads = 0
+    for segment in _segments(extents, ring):
+        before = _down(segment.offset, ring.block)
+        while number <= segment.last:
+            extent = extents[number]
+            number += 1
+            if not extent.nbytes:
+                yield Place(position=0, reads=0)
+                continue
+            position = (segment.start + extent.offset - segment.offset) % ring.nbytes
+            blocks = (_up(extent.offset + extent.nbytes, ring.block) - before) // ring.block
+            yield Place(position=position, reads=reads + blocks)
+        reads += (_up(segment.end, ring.block) - before) // ring.block
+    for _ in extents[number:]:
+        yield Place(position=0, reads=0)
+
+
+def _segments(extents: Sequence[Extent], ring: Ring) -> Iterator[_Segment]:
+    gap = min(_JOIN_UNITS * ring.align, ring.block)
+    segment: _Segment | None = None
+    for number, extent in enumerate(extents):
+        if not extent.nbytes:
+            continue
+        end = extent.offset + extent.nbytes
+        if (
+            segment is not None
+            and extent.file == segment.file
+            and segment.offset <= extent.offset < segment.end + gap
+            and _fits(segment.start, _up(end, ring.align) - segment.offset, ring)
+        ):
+            segment.end, segment.last = max(segment.end, end), number
+            continue
+        start = 0
+        if segment is not None:
+            yield segment
+            start = segment.start + _up(segment.end, ring.align) - segment.offset
+        offset = _down(extent.offset, ring.align)
+        if not _fits(start, _up(end, ring.align) - offset, ring):
+            start = _up(start, ring.nbytes)
+        segment = _Segment(
+            file=extent.file, offset=offset, end=end, start=start, first=number, last=number
+        )
+    if segment is not None:
+        yield segment
+
+
+def _fits(start: int, length: int, ring: Ring) -> bool:
+    return start % ring.nbytes + length <= ring.nbytes
+
+
+def _begins_before(extents: Sequence[Extent], number: int, stop: int) -> bool:
+    return not extents[number].nbytes or extents[number].offset < stop
+
+
+def _down(value: int, step: int) -> int:
+    return value // step * step
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
