@@ -3,7 +3,7 @@
 The JSON document (one, also for exits 2 and 3):
     ok              true if there is no problem of severity "error"
     error           why there is no manifest at all (exits 2 and 3), else null
-    path, root      as given; the folder that was read
+    path, root      as given; the folder that was read (of addresses without user, password, query)
     format          "safetensors", "pt" or "npcache"
     files           a list of {name, bytes}, in the order in which they are read
     tensors         how many
@@ -33,6 +33,7 @@ from loaders.checkpoint.folder import Asked
 from loaders.checkpoint.manifest import Checkpoint, NoWeightsError, UnreadableError
 from loaders.checkpoint.read import examine
 from loaders.checkpoint.text import count, printable
+from loaders.store.address import masked
 
 _MOST_IGNORED = 20
 
@@ -54,8 +55,8 @@ _MOST_IGNORED = 20
     help="Read every file whole and compare it with the checksum it was downloaded under.",
 )
 def command(path: str, as_json: bool, asked: Asked, checksum: bool) -> None:
-    """Examine the checkpoint at PATH (a folder, a file, or a folder of the Hugging Face cache)
-    from its headers alone.
+    """Examine the checkpoint at PATH (a folder, a file, a folder of the Hugging Face cache, or an
+    address such as https://host/model or s3://bucket/model) from its headers alone.
 
     Exit code: 0 sound, 1 it has a fault, 2 PATH can't be read, 3 there are no weights.
     """
@@ -64,12 +65,12 @@ def command(path: str, as_json: bool, asked: Asked, checksum: bool) -> None:
             checkpoint = examine(path, format=asked, verify_blobs=checksum, on_bytes=on_bytes)
     except (UnreadableError, NoWeightsError) as error:
         if as_json:
-            _print_json(_failure(path, error))
+            _print_json(_failure(masked(path), error))
         else:
             click.echo("\n".join(printable(line) for line in str(error).splitlines()), err=True)
         sys.exit(2 if isinstance(error, UnreadableError) else 3)
     if as_json:
-        _print_json(_document(path, checkpoint))
+        _print_json(_document(masked(path), checkpoint))
     else:
         _print_human(checkpoint)
     sys.exit(1 if checkpoint.errors else 0)

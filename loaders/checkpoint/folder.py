@@ -29,6 +29,7 @@ from loaders.checkpoint.nothing import nothing_here
 from loaders.checkpoint.regular import opened, read_at
 from loaders.checkpoint.safetensors_header import MAX_HEADER
 from loaders.checkpoint.select import Selection, candidates, numbering, select, sparse
+from loaders.checkpoint.source import LOCAL, Source
 from loaders.checkpoint.tensorizer_file import TENSORS, read_tensors_file
 from loaders.checkpoint.text import count, shown
 
@@ -72,15 +73,20 @@ def read_folder(folder: str, asked: Asked) -> Found:
         if asked in ("auto", "tensorizer") and serialized:
             return _tensorizer(folder, serialized, items)
         raise nothing_here(folder, items, asked)
-    config, problems = _config(items)
-    index, faults = _index(items, suffix)
+    return read_items(folder, items, suffix, LOCAL)
+
+
+def read_items(root: str, items: Sequence[Item], suffix: str, source: Source) -> Found:
+    """What a folder's entries hold, weights being those with that suffix."""
+    config, problems = _config(items, source)
+    index, faults = _index(items, suffix, source)
     problems += faults
     selection = select(items, suffix, index)
     problems += selection.problems
-    gathered = gather(selection.files, torch_files=suffix != ".safetensors")
+    gathered = gather(selection.files, torch_files=suffix != ".safetensors", source=source)
     chosen, ignored = list(selection.files), list(selection.ignored)
     if index is not None:
-        chosen, gathered, absence = _stale(index, items, selection, gathered, suffix)
+        chosen, gathered, absence = _stale(index, items, selection, gathered, suffix, source)
         problems += absence
         taken = {item.name for item in chosen}
         ignored = [one for one in ignored if one.file not in taken]
@@ -92,7 +98,7 @@ def read_folder(folder: str, asked: Asked) -> Found:
     problems += gathered.problems
     problems += _together(gathered, index, config, problems)
     return Found(
-        root=folder,
+        root=root,
         format="safetensors" if suffix == ".safetensors" else "pt",
         items=tuple(chosen),
         files=_files(chosen),
@@ -109,8 +115,14 @@ def read_single(path: str, asked: Asked) -> Found:
     item = item_at(path, name)
     if asked == "tensorizer" or (asked == "auto" and name.endswith(TENSORS)):
         return _tensorizer(folder, [item], [item_at(f"{folder}/config.json", "config.json")])
-    torch_file = _is_torch(path, name, asked)
-    gathered = gather([item], torch_files=torch_file)
+    beside = item_at(f"{folder}/config.json", "config.json")
+    return read_item(folder, item, beside, torch_file=_is_torch(path, name, asked), source=LOCAL)
+
+
+def read_item(root: str, item: Item, beside: Item, *, torch_file: bool, source: Source) -> Found:
+    """What one file holds, with the config.json beside it. UnreadableError."""
+    name = item.name
+    gathered = gather([item], torch_files=torch_file, source=source)
     for problem in gathered.problems:
         if problem.code == "unreadable-file":
             raise UnreadableError(problem.message)
@@ -124,12 +136,11 @@ def read_single(path: str, asked: Asked) -> Found:
             "for the whole checkpoint"
         )
         problems.append(Problem(code="single-shard", file=name, message=text, severity="warning"))
-    beside = item_at(f"{folder}/config.json", "config.json")
-    config, faults = _config([beside] if beside.kind == "file" else [])
+    config, faults = _config([beside] if beside.kind == "file" else [], source)
     problems += faults
     problems += _together(gathered, None, config, problems)
     return Found(
-        root=folder,
+        root=root,
         format="pt" if torch_file else "safetensors",
         items=(item,),
         files=_files([item]),
@@ -144,7 +155,7 @@ def _npcache(folder: str, items: Sequence[Item]) -> Found:
     from loaders.checkpoint.npcache_dir import read_npcache
 
     files, tensors, faults = read_npcache(folder)
-    config, problems = _config(items)
+    config, problems = _config(items, LOCAL)
     return Found(
         root=folder,
         format="npcache",
@@ -158,7 +169,7 @@ def _npcache(folder: str, items: Sequence[Item]) -> Found:
 
 
 def _tensorizer(folder: str, serialized: Sequence[Item], beside: Sequence[Item]) -> Found:
-    config, problems = _config([item for item in beside if item.kind == "file"])
+    config, problems = _config([item for item in beside if item.kind == "file"], LOCAL)
     tensors: list[TensorSpec] = []
     for item in serialized:
         fault = item.problem()
@@ -181,20 +192,22 @@ def _files(items: Sequence[Item]) -> tuple[WeightFile, ...]:
     return tuple(WeightFile(name=item.name, path=item.path, size=item.size) for item in items)
 
 
-def _config(items: Sequence[Item]) -> tuple[dict[str, Any] | None, list[Problem]]:
+def _config(items: Sequence[Item], source: Source) -> tuple[dict[str, Any] | None, list[Problem]]:
     """config.json; what is wrong with it is a warning, because the weights can be read without."""
     item = next((item for item in items if item.name == "config.json"), None)
     if item is None:
         return None, []
     fault = item.problem()
-    value, problems = (None, [fault]) if fault else indexes.read_json(item.path, item.name)
+    value, problems = (None, [fault]) if fault else source.json(item)
     if not problems and not isinstance(value, dict):
         problems = [Problem(code="", file=item.name, message="config.json: is not a JSON object")]
     faults = [replace(one, code="config-invalid", severity="warning") for one in problems]
     return (value if isinstance(value, dict) else None), faults
 
 
-def _index(items: Sequence[Item], suffix: str) -> tuple[Index | None, list[Problem]]:
+def _index(
+    items: Sequence[Item], suffix: str, source: Source
+) -> tuple[Index | None, list[Problem]]:
     """The index that decides. One of a non-standard name counts only if it names every weight
     file: engines don't know it, it may belong to a variant that lies beside."""
     by_name = {item.name: item for item in items}
@@ -208,7 +221,10 @@ def _index(items: Sequence[Item], suffix: str) -> tuple[Index | None, list[Probl
     fault = item.problem()
     if fault is not None:
         return None, [fault]
-    index, problems = indexes.read_index(item.path, item.name)
+    root, problems = source.json(item)
+    if problems:
+        return None, problems
+    index, problems = indexes.parse_index(root, item.name)
     if index is not None and not standard:
         unnamed = [one for one in candidates(items, suffix) if one.name not in index.files]
         if unnamed:
@@ -217,7 +233,12 @@ def _index(items: Sequence[Item], suffix: str) -> tuple[Index | None, list[Probl
 
 
 def _stale(
-    index: Index, items: Sequence[Item], selection: Selection, gathered: Gathered, suffix: str
+    index: Index,
+    items: Sequence[Item],
+    selection: Selection,
+    gathered: Gathered,
+    suffix: str,
+    source: Source,
 ) -> tuple[list[Item], Gathered, list[Problem]]:
     """Where the index names absent files: looks for their tensors in the files that it doesn't
     name, and takes those in that hold some."""
@@ -225,7 +246,7 @@ def _stale(
     absent = indexes.absent_files(index, (item.name for item in items))
     if not absent:
         return chosen, gathered, []
-    spare = gather(selection.spare, torch_files=suffix != ".safetensors")
+    spare = gather(selection.spare, torch_files=suffix != ".safetensors", source=source)
     wanted = set(indexes.tensors_placed_in(index, absent)) - gathered.first.keys()
     # A file without any readable tensor may be the very one that is looked for: keep its faults.
     useful = {
@@ -237,7 +258,7 @@ def _stale(
     order = {item.name: place for place, item in enumerate(items)}
     chosen = sorted([*chosen, *taken], key=lambda item: order[item.name])
     if taken:
-        gathered = gather(chosen, torch_files=suffix != ".safetensors")
+        gathered = gather(chosen, torch_files=suffix != ".safetensors", source=source)
     problems = [indexes.absence(index, absent, gathered.first)]
     if taken:
         problems += numbering([item.name for item in chosen])

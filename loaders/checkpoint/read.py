@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from loaders.checkpoint import hf_cache
-from loaders.checkpoint.folder import Asked, read_folder, read_single
+from loaders.checkpoint.folder import Asked, Found, read_folder, read_single
 from loaders.checkpoint.manifest import (
     Checkpoint,
     CheckpointError,
@@ -22,6 +22,7 @@ from loaders.checkpoint.manifest import (
 )
 from loaders.checkpoint.regular import kind
 from loaders.checkpoint.text import shown
+from loaders.store.address import is_address, masked
 
 _MOST_OF_A_KIND: Final = 20
 
@@ -47,9 +48,10 @@ def examine(
 ) -> Checkpoint:
     """The manifest of what lies at `path`, faults in `problems`, errors before warnings.
 
-    `path` is a folder, a weight file, an index file (its folder is meant) or a repository folder
-    of the Hugging Face cache. `format` "auto" takes the first of *.safetensors, *.bin, *.pt, and
-    an npcache where there is nothing else. With `verify_blobs` every file is read whole and
+    `path` is a folder, a weight file, an index file (its folder is meant), a repository folder of
+    the Hugging Face cache, or an address (s3://, https://, hf://, ...: see checkpoint.remote).
+    `format` "auto" takes the first of *.safetensors, *.bin, *.pt, and an npcache where there is
+    nothing else. With `verify_blobs` every file is read whole and
     compared with the checksum that its blob's name promises, `on_bytes` being told the progress.
     `origin` is what the user named it by, if not by this path.
 
@@ -58,18 +60,11 @@ def examine(
     """
     if format not in get_args(Asked):
         raise ValueError(f"format must be one of {', '.join(get_args(Asked))}, got {format!r}")
-    place = local_path(path)
-    mode = _mode(place)
-    if stat.S_ISDIR(mode):
-        found = read_folder(hf_cache.snapshot_folder(place), format)
-    elif not stat.S_ISREG(mode):
-        raise UnreadableError(
-            f"{shown(path)}: expected a folder or a file, found {kind(mode)}; nothing was opened"
-        )
-    elif place.endswith(".json") and ".index." in Path(place).name:
-        found = read_folder(str(Path(place).parent), format)
+    if is_address(os.fspath(path)):
+        found = _at_address(os.fspath(path), format, verify_blobs)
+        origin = masked(origin if origin is not None else os.fspath(path))
     else:
-        found = read_single(place, format)
+        found = _found(local_path(path), format)
     problems = list(found.problems)
     if verify_blobs:
         problems += hf_cache.verify(found.items, found.root, on_bytes)
@@ -85,14 +80,37 @@ def examine(
     )
 
 
+def _at_address(address: str, format: Asked, verify_blobs: bool) -> Found:
+    if verify_blobs:
+        raise UnreadableError(
+            f"{shown(masked(address))}: checksums are compared in local folders only (the names of "
+            "blobs in a cache tell them); download it first"
+        )
+    from loaders.checkpoint.remote import read_address
+
+    return read_address(address, format)
+
+
+def _found(place: str, format: Asked) -> Found:
+    mode = _mode(place)
+    if stat.S_ISDIR(mode):
+        return read_folder(hf_cache.snapshot_folder(place), format)
+    if not stat.S_ISREG(mode):
+        raise UnreadableError(
+            f"{shown(place)}: expected a folder or a file, found {kind(mode)}; nothing was opened"
+        )
+    if place.endswith(".json") and ".index." in Path(place).name:
+        return read_folder(str(Path(place).parent), format)
+    return read_single(place, format)
+
+
 def local_path(path: str | os.PathLike[str]) -> str:
     """`path` made absolute, `~` expanded, links kept. UnreadableError for what is no local path:
     an address (s3://...), an empty text, a zero byte."""
     text = os.fspath(path)
     if "://" in text:
         raise UnreadableError(
-            f"{shown(text)}: addresses (fsspec, object stores, http) can't be measured yet; give "
-            "a local folder or file, or mount the store and give the mounted path"
+            f"{shown(masked(text))}: expected a local folder or file, found an address"
         )
     if not text or "\0" in text:
         raise UnreadableError(f"{shown(text)!r}: not a path")

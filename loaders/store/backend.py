@@ -81,7 +81,8 @@ class BackendStore:
             raise fault(error, address) from error
         if scheme in ("s3", "s3a"):
             self.fs.retries = 1
-        plain = type(self.fs).cat_file is fsspec.spec.AbstractFileSystem.cat_file
+        own = type(self.fs).cat_file is not fsspec.spec.AbstractFileSystem.cat_file
+        plain = not own and not self.fs.async_impl
         # The plain cat_file opens a buffered file, which reads 5 MiB ahead unless told not to.
         self._no_cache = {"cache_type": "none"} if plain else {}
 
@@ -141,6 +142,9 @@ class BackendStore:
             return str(self.fs.url(self._path(address)))
         except Exception as error:
             raise fault(error, address) from error
+
+    def abort(self) -> None:
+        """Requests under way end by themselves: fsspec has no way to end them."""
 
     def close(self) -> None:
         """Nothing is kept open between calls but connections, which end with the file system."""

@@ -113,6 +113,10 @@ class HttpStore:
             raise StoreError("failed", f"{masked(url)}: more than {most:,} bytes can't be one")
         raise TransientError("the connection ended early")
 
+    def abort(self) -> None:
+        """Ends the requests under way."""
+        self._lines.abort()
+
     def close(self) -> None:
         self._lines.close()
 
@@ -122,7 +126,9 @@ class HttpStore:
         response, headers = answer.response, answer.response.headers
         found = _RANGE.match(headers.get("Content-Range", "").strip())
         total = int(found[3]) if found and found[3] != "*" else None
-        if response.status == 416 and total == 0:  # an empty file has no first byte
+        empty = response.status == 200 and headers.get("Content-Length", "").strip() == "0"
+        # An empty file has no first byte: some servers say so by 416, nginx sends all of it.
+        if first == 0 and (empty or (response.status == 416 and total == 0)):
             return _Answer(
                 response=response, connection=answer.connection, waited=answer.waited, total=0
             )

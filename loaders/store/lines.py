@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import socket
 import ssl
 import threading
 from collections.abc import Mapping
@@ -45,6 +46,14 @@ class Lines:
         if key not in held:
             held[key] = self._open(parts)
         return held[key]
+
+    def abort(self) -> None:
+        """Ends what any thread is waiting for on a connection; those threads get an error."""
+        with self._lock:
+            for connection in self._all:
+                if (sock := connection.sock) is not None:
+                    with contextlib.suppress(OSError):  # it was ending anyway
+                        sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         with self._lock:

@@ -27,6 +27,7 @@ class _Store(Protocol):
     def read_into(self, url: str, offset: int, into: memoryview, /) -> tuple[int, float | None]: ...
     def size(self, url: str, /) -> int: ...
     def whole(self, url: str, most: int, /) -> bytes: ...
+    def abort(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -126,8 +127,10 @@ class Ranges:
         return self._patiently(address, lambda: backend.entries(address))
 
     def stop(self) -> None:
-        """Ends every wait, and every `fill` before its next request, with StoreError `stopped`."""
+        """Ends waits and http requests under way at once, others before the next request, with
+        StoreError `stopped`."""
         self._stop.set()
+        self._store.abort()
 
     def close(self) -> None:
         self.stop()
