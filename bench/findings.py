@@ -139,7 +139,7 @@ def for_the_engine(made: Sequence[Row]) -> list[str]:
     for the fastest that it has."""
     said = []
     cold = [row for row in made if row.group.cache == row.state == "cold" and not row.twin]
-    for label in sorted({row.group.storage or "" for row in cold}):
+    for label in sorted({row.group.storage for row in cold if row.group.storage is not None}):
         ranked = sorted(
             (row for row in cold if row.group.storage == label),
             key=lambda row: -row.rate.median,
@@ -218,7 +218,7 @@ def contradictions(made: Sequence[Row]) -> list[str]:
         f"ceiling. Either bytes came from a cache that was taken for cold, or the ceiling isn't "
         f"one: run it again with --passes=8, and with --drop-caches as root."
         for row in made
-        if row.percent is not None and row.percent.median > ABOVE
+        if row.percent is not None and row.percent.median > ABOVE and not row.apart
     ]
 
 

@@ -162,7 +162,8 @@ def _title(run: Run, group: Group) -> str:
         "owned": "memory of its own",
         "device": "the device's memory",
     }
-    return f"{group.storage}, {cache[group.cache]} -> {memory[group.ownership]} ({group.ownership})"
+    where = group.storage or "memory"
+    return f"{where}, {cache[group.cache]} -> {memory[group.ownership]} ({group.ownership})"
 
 
 def _table(

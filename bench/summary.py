@@ -64,6 +64,12 @@ class Row:
     nbytes: int
     notes: tuple[str, ...]
 
+    @property
+    def apart(self) -> bool:
+        """Whether it was seen to be in another cache state than the asked one: such a row is never
+        the best of its group, however fast."""
+        return self.state not in {self.group.cache, "unverified"}
+
 
 def title_of(sample: Sample) -> str:
     options = ", ".join(
@@ -106,8 +112,8 @@ def ceiling_for(group: Group, found: Mapping[Group, ByPass]) -> ByPass:
 
 
 def rows(run: Run, phase: str = "disk_to_host") -> list[Row]:
-    """The phase's rows, the best of each group first; a sample whose state wasn't the asked one
-    makes a row of its own."""
+    """The phase's rows, the best of each group first; samples whose state wasn't the asked one
+    make a row of their own, behind the others."""
     tops = ceilings(run)
     cores = int(run.host["cores"]) if run.host else 1
     by_key: dict[tuple[str, str], list[Sample]] = {}
@@ -115,7 +121,7 @@ def rows(run: Run, phase: str = "disk_to_host") -> list[Row]:
         if sample.phase == phase and rate_of(sample) is not None:
             by_key.setdefault((sample.case, sample.cache.state), []).append(sample)
     made = [_row(samples, tops, cores) for samples in by_key.values()]
-    return sorted(made, key=lambda row: (_order(row.group), -row.rate.median))
+    return sorted(made, key=lambda row: (_order(row.group), row.apart, -row.rate.median))
 
 
 def _order(group: Group) -> tuple[str, int, int]:
