@@ -23,23 +23,32 @@ def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
     """FOLDER is a run's folder (with records.jsonl), or one that holds runs (default: runs).
 
     Exit codes: 0 all that was planned was measured, 1 something is missing or failed,
-    2 it can't be read, 3 there is no run.
+    2 one can't be read, 3 there is no run.
     """
-    found = _runs_in(folder)
+    try:
+        found = _runs_in(folder)
+    except OSError as error:
+        _fail(ctx, as_json, 2, f"{folder}: {error.strerror}")
+        return
     if not found:
         _fail(ctx, as_json, 3, f"{folder}: no run there; pytest --benchmark-only makes one")
         return
-    try:
-        described = [describe(read_run(path)) for path in found]
-    except RecordsError as error:
-        _fail(ctx, as_json, 2, str(error))
-        return
+    described, errors = [], []
+    for path in found:
+        try:
+            described.append(describe(read_run(path)))
+        except RecordsError as error:  # one that can't be read hides none of the others
+            errors.append(str(error))
     if as_json:
-        click.echo(json.dumps({"runs": described}))
+        told = {"error": "\n".join(errors)} if errors else {}
+        click.echo(json.dumps({"runs": described, **told}))
     else:
         for one in described:
-            _show(one, alone=len(described) == 1)
-    ctx.exit(0 if all(one["complete"] for one in described) else 1)
+            _show(one, alone=len(found) == 1)
+        for text in errors:
+            click.echo(printable(text), err=True)
+    complete = all(one["complete"] for one in described)
+    ctx.exit(2 if errors else 0 if complete else 1)
 
 
 def _runs_in(folder: Path) -> list[Path]:
