@@ -201,6 +201,7 @@ def disk_to_host(
         seconds=watch.seconds(load.total),
         ownership=subject.ownership,
         notes=list(subject.notes),
+        counts=dict(subject.counts),
     )
     channel.send(report)
 

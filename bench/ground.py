@@ -39,6 +39,10 @@ def problems_of(loader: str, ground: Ground, label: str) -> str | None:
     if reason is not None:
         return reason
     assert entry.cls is not None
+    if entry.cls.place == "address":
+        return "reads addresses such as s3://bucket/folder; this storage is a folder"
+    if entry.cls.ownership == "device":
+        return "puts its tensors on a device: nothing of it ends in host memory"
     if entry.cls.formats and not _readable(entry.cls.formats, ground, label):
         return f"reads {' or '.join(sorted(entry.cls.formats))}; this model is {ground.main}"
     return None

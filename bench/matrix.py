@@ -103,7 +103,13 @@ def _choices(settings: Settings, entries: dict[str, Entry]) -> Sequence[LoaderCh
             raise SettingsError(
                 f"--loader={choice.name}: no such loader; there are: {', '.join(entries)}"
             )
-    return settings.loaders or [LoaderChoice(name=name, options=None) for name in entries]
+    named = [name for name, entry in entries.items() if entry.cls is None or _of_files(entry.cls)]
+    return settings.loaders or [LoaderChoice(name=name, options=None) for name in named]
+
+
+def _of_files(cls: type[Loader]) -> bool:
+    """Whether it can measure a folder at all; the others only where they are named."""
+    return cls.place == "file"
 
 
 def _option_sets(choice: LoaderChoice, cls: type[Loader] | None) -> Sequence[dict[str, object]]:

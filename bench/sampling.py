@@ -8,7 +8,7 @@ stamps itself; both clocks must agree, or the sample is thrown out, said so, and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Job:
     timeout: float
     drop_host_cache: bool = False
     synthetic: bool = False
+    tuned: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,7 +148,11 @@ def _sample(job: Job, heard: Heard) -> Sample:
     report, case = heard.report, job.case
     counters, memory = report["counters"], report["memory"]
     fetched = counters["device_read_bytes"] if job.charged else None
-    notes = [*heard.notes, *report["notes"]]
+    extra = {
+        "tuned": dict(job.tuned),
+        "counts": report.get("counts", {}),
+        "notes": [*heard.notes, *report["notes"]],
+    }
     return replace(
         job.blank,
         status="failed" if heard.faults else "ok",
@@ -175,7 +180,10 @@ def _sample(job: Job, heard: Heard) -> Sample:
         rss_file_bytes=memory["file"],
         ownership=report["ownership"],
         **_verdict(job, heard),
-        details={**report.get("details", {}), **({"notes": notes} if notes else {})},
+        details={
+            **report.get("details", {}),
+            **{name: value for name, value in extra.items() if value},
+        },
     )
 
 

@@ -30,6 +30,7 @@ from bench.settings import Settings
 from bench.sizes import format_size
 from bench.storages import Storage
 from loaders import registry
+from loaders.contract import Loader, OptionValue
 from loaders.system.memory import available_bytes
 from loaders.system.residency import UNKNOWN
 
@@ -197,7 +198,7 @@ class Session:
     def _job(self, case: Case, number: int) -> Job:
         storage = self.storages.get(case.storage or "")
         common: dict[str, Any] = {"cores": self.cores, "touch_bytes": self._recycled()}
-        synthetic = False
+        synthetic, tuned = False, {}
         if case.phase == "ceiling":
             target = "bench.ceilings:measure"
             ready = self.ground.prepared[storage.label, self.ground.main] if storage else None
@@ -213,11 +214,13 @@ class Session:
             assert case.storage is not None
             ready = prepared_for(case.loader, self.ground, case.storage)
             target = "bench.child:disk_to_host"
-            synthetic = registry.get(case.loader).synthetic
+            cls = registry.get(case.loader)
+            synthetic = cls.synthetic
+            tuned = self._tuned(case, cls)
             args = {
                 **common,
                 "loader": case.loader,
-                "options": dict(case.options),
+                "options": {**tuned, **case.options},
                 "threads": case.threads or 1,
                 "manifest_path": str(ready.manifest_path),
                 "reference_path": str(ready.reference_path),
@@ -233,7 +236,22 @@ class Session:
             timeout=60 + self.ground.size / SLOWEST,
             drop_host_cache=self.settings.drop_caches,
             synthetic=synthetic,
+            tuned=tuned,
         )
+
+    def _tuned(self, case: Case, cls: type[Loader]) -> dict[str, OptionValue]:
+        """What the first look found, for the options that the loader leaves to it. Readers only
+        where the user named no thread counts."""
+        assert case.storage is not None
+        look = self.ground.looks[case.storage]["direct" if case.cache == "cold" else "cache"]
+        found: dict[str, OptionValue] = {
+            "block_mib": look["block"] >> 20,
+            "pages": look["pages"],
+            "readers": look["threads"],
+        }
+        if self.settings.threads or self.settings.full:
+            del found["readers"]
+        return {name: value for name, value in found.items() if name in cls.tunable}
 
     def _ceiling_options(self, case: Case) -> dict[str, Any]:
         if case.storage is None:
