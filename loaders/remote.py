@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -13,10 +13,11 @@ from loaders.checkpoint.manifest import Checkpoint
 from loaders.contract import Loader, OptionValue, Place, Stamp
 from loaders.io.buffers import PAGE, allocate
 from loaders.io.chunks import Chunk, Span, plan_chunks
-from loaders.io.errors import LoadError
+from loaders.io.errors import LoadError, TruncatedError
 from loaders.io.tensors import by_file, tensor_over
 from loaders.parallel import span_of
 from loaders.registry import register
+from loaders.store.address import is_address, masked
 from loaders.store.errors import StoreError
 from loaders.store.ranges import Ranges
 
@@ -51,7 +52,7 @@ class Remote(Loader):
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
         """LoadError, once, naming address, range, attempts and the last cause, for what can't be
         had. `counts` is filled as loading goes on (see loaders.store.ranges.Ranges)."""
-        shards = [(span_of(file, specs), specs) for file, specs in by_file(checkpoint)]
+        shards = [(_at_address(span_of(file, specs)), specs) for file, specs in by_file(checkpoint)]
         if not shards:
             return
         with stamp("open"):
@@ -94,6 +95,11 @@ class Remote(Loader):
             raise LoadError(str(error)) from error
 
 
+def _at_address(span: Span) -> Span:
+    """A path of this host is an address too, if not one to be measured by."""
+    return span if is_address(span.path) else replace(span, path=f"file://{span.path}")
+
+
 @dataclass(slots=True)
 class _Asked:
     """A chunk on its way."""
@@ -115,13 +121,14 @@ class _Fetch:
         chunk_bytes: int,
     ) -> None:
         self._ranges = ranges
-        self._first: StoreError | None = None
+        self._spans = spans
+        self._first: tuple[Chunk, StoreError] | None = None
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="remote")
         self._asked: list[_Asked] = []
         try:
             for chunk in plan_chunks(spans, chunk_bytes):
                 into = memory[chunk.span][chunk.start : chunk.start + chunk.length]
-                future = self._pool.submit(self._fetch, spans[chunk.span].path, chunk, into)
+                future = self._pool.submit(self._fetch, chunk, into)
                 self._asked.append(_Asked(chunk, future))
         except BaseException:  # no more threads to be had: those that there are must end
             self.close()
@@ -139,7 +146,10 @@ class _Fetch:
                 future.result()
             except StoreError as error:
                 # The others were stopped by the first failure: that one is the cause.
-                cause = self._first or error
+                of, cause = self._first or (chunk, error)
+                if cause.found is not None:
+                    path, end = masked(self._path_of(of)), of.offset + of.length
+                    raise TruncatedError(path, expected=end, found=cause.found) from cause
                 raise LoadError(str(cause)) from cause
 
     def __enter__(self) -> _Fetch:
@@ -152,11 +162,14 @@ class _Fetch:
         self._ranges.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _fetch(self, address: str, chunk: Chunk, into: memoryview) -> None:
+    def _path_of(self, chunk: Chunk) -> str:
+        return self._spans[chunk.span].path
+
+    def _fetch(self, chunk: Chunk, into: memoryview) -> None:
         try:
-            self._ranges.fill(address, chunk.offset, into)
+            self._ranges.fill(self._path_of(chunk), chunk.offset, into)
         except StoreError as error:
             if error.kind != "stopped":
-                self._first = self._first or error
+                self._first = self._first or (chunk, error)
             self._ranges.stop()
             raise

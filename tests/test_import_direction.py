@@ -43,6 +43,11 @@ LAYERS = [
     ),
     ("loaders/registry.py", {"loaders.io"}, "the registry knows loaders by their contract alone"),
     (
+        "loaders/store/*.py",
+        {"loaders.checkpoint", "loaders.io", "loaders.contract", "loaders.registry", "torch"},
+        "a store is asked without any loader",
+    ),
+    (
         "loaders/system/*.py",
         {"loaders.io", "loaders.contract", "loaders.registry", "torch"},
         "what the system says is asked without any loader",

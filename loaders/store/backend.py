@@ -100,6 +100,7 @@ class BackendStore:
                 "short",
                 f"{masked(address)}: nothing at byte {offset:,}; the file was cut off or replaced "
                 "since it was examined: `coldload check` it",
+                found=self.size(address),
             )
         into[: len(raw)] = raw
         return len(raw), None

@@ -12,11 +12,12 @@ class StoreError(OSError):
     (credentials, permission); `backend` (the library for such addresses isn't installed);
     `no-ranges` (the server sends whole files); `short` (the file ends before); `failed` (retries
     used up, or an answer that makes no sense); `stopped` (the reader was told to). The text shows
-    no secret."""
+    no secret. `found`: of a file that is too short, its size in bytes, if known."""
 
-    def __init__(self, kind: Kind, text: str) -> None:
+    def __init__(self, kind: Kind, text: str, *, found: int | None = None) -> None:
         super().__init__(text)
         self.kind = kind
+        self.found = found
 
 
 class TransientError(Exception):

@@ -137,7 +137,7 @@ class HttpStore:
             size = "fewer" if total is None else f"{total:,}"
             text = f"expected at least {last + 1:,} bytes, found {size}; the file was cut off or"
             advice = "replaced since it was examined: `coldload check` it"
-            refusal = StoreError("short", f"{masked(url)}: {text} {advice}")
+            refusal = StoreError("short", f"{masked(url)}: {text} {advice}", found=total)
         elif response.status != 206:
             refusal = _refusal(response, url)
         elif headers.get("Content-Encoding", "identity").lower() != "identity":
