@@ -15,7 +15,9 @@ from tiny_remote import no_proxies  # noqa: F401 - a fixture
 
 from bench import staging
 from bench.limits import LimitError
+from bench.remote_reference import read_remote_reference
 from bench.staging import StagingError, break_even_loads, stage
+from bench.verify import read_reference
 from loaders.checkpoint.read import open_checkpoint
 from loaders.store.errors import StoreError
 
@@ -151,3 +153,14 @@ def test_break_even_is_the_first_that_pays(copying: float, direct: float, part: 
     slack = 1e-9 * (copying + count * direct)
     assert copying + count * staged < count * direct + slack
     assert count == 1 or copying + (count - 1) * staged >= (count - 1) * direct - slack
+
+
+def test_the_reference_over_the_network_is_the_one_of_the_files(folder: Path) -> None:
+    local = read_reference(open_checkpoint(folder))
+    with misbehaving(served(folder)) as server:
+        checkpoint = open_checkpoint(f"{server.address}/m")
+        remote = read_remote_reference(checkpoint, threads=3)
+        assert (remote.digests, remote.sums) == (local.digests, local.sums)
+        server.behaviour.fail, server.behaviour.status = 10**6, 404
+        with pytest.raises(StoreError, match="no such file"):
+            read_remote_reference(checkpoint)
