@@ -8,6 +8,7 @@ passes as rounds.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from pytest_benchmark.logger import PytestBenchmarkWarning
 
 from bench import groundwork, matrix, saved
 from bench.cases import Case
@@ -94,7 +96,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     if config.getoption("benchmark_compare", None):
         config.option.benchmark_quiet = False  # the comparison stands in its table, nowhere else
-    # What pytest-benchmark warns of (another machine, nothing to compare with) fails no run.
+    # What pytest-benchmark warns of (nothing to compare with, nothing to save) fails no run: not
+    # while it is configured, which is now, and not later.
+    warnings.filterwarnings("default", category=PytestBenchmarkWarning)
     config.addinivalue_line(
         "filterwarnings", "default::pytest_benchmark.logger.PytestBenchmarkWarning"
     )
