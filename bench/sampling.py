@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.cachestate import cache_state
+from bench.cachestate import PRESENT, cache_state
 from bench.cases import Case
 from bench.children import Child, ChildError, Server
 from bench.deviceread import group_read_bytes
@@ -111,7 +111,7 @@ def _hear(server: Server, job: Job, timed: Timed) -> Heard:
     try:
         child.hear(READY_TIMEOUT)
         if paths and job.case.cache != "none":
-            heard.resident = job.residency.resident_fraction(paths)
+            heard.resident = _resident(job, paths)
         before = group_read_bytes()
         timed(lambda: _go(child, job.timeout, heard))
         after = group_read_bytes()
@@ -132,6 +132,16 @@ def _go(child: Child, timeout: float, heard: Heard) -> None:
     child.tell({"go": True})
     child.hear(timeout)
     heard.runner_seconds = time.perf_counter() - began
+
+
+def _resident(job: Job, paths: list[Path]) -> float | None:
+    """The files' resident fraction right before the go. A kernel that takes back pages which nobody
+    used for a moment (DAMON) may have taken some while the child got ready: warm ones are filled
+    in once more."""
+    resident = job.residency.resident_fraction(paths)
+    if job.case.cache == "warm" and resident is not None and resident < PRESENT:
+        return warm(paths, job.residency)
+    return resident
 
 
 def _set_cache(job: Job, paths: list[Path]) -> list[str]:
