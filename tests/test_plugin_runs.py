@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.synth.write import make_checkpoint
-from tests.tiny_runs import Done, records, run_coldload, run_pytest, samples
+from tests.tiny_runs import Done, records, run_coldload, run_pytest, samples, tries
 
 MIB = 2**20
 SHM = Path("/dev/shm")
@@ -283,21 +283,37 @@ def test_c86_saved_benchmarks_tell_machines_and_storages_apart(
     assert machine["coldload"]["cores"] >= 1
 
 
-def compare(measured: tuple[Done, Path], model: Path, place: Path) -> Done:
-    """A second, shorter run of the same, held against the saved one."""
-    return run_pytest(
-        *("--benchmark-only", f"--model={model}", *LOADERS, "--passes=1", f"--run-dir={place}"),
-        *("-k", "example and warm", f"--benchmark-storage=file://{measured[1] / 'store'}"),
-        "--benchmark-compare",
-        env=NO_PROGRAMS,
-    )
+@pytest.fixture(scope="module")
+def compared(
+    measured: tuple[Done, Path], model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Done, Path]]:
+    """Shorter runs of the same, held against the saved one, and against another machine's; and one
+    whose loaders can't run."""
+    place = tmp_path_factory.mktemp("compared")
+    shutil.copytree(measured[1] / "store", place / "store")
+    (path,) = (place / "store").rglob("*_first.json")
+    saved = json.loads(path.read_text())
+    saved["machine_info"]["cpu"]["brand_raw"] = "Another Processor"
+    for storage in saved["machine_info"]["coldload"]["storages"].values():
+        storage[:] = ["xfs", "another-disk"]
+    path.write_text(json.dumps(saved))
+    asked = ["--benchmark-only", f"--model={model}", "--passes=1"]
+    same = [*asked, *LOADERS, "-k", "example and warm", "--benchmark-compare"]
+    commands = {
+        "same": [*same, f"--benchmark-storage=file://{measured[1] / 'store'}"],
+        "other": [*same, f"--benchmark-storage=file://{place / 'store'}"],
+        "first": [*same, f"--benchmark-storage=file://{place / 'none'}"],
+        "unable": [*asked, "--loader=pt", "-k", "pt or memory-copy"],
+    }
+    runs = {name: place / name for name in commands}
+    asked_for = [[*each, f"--run-dir={runs[name]}"] for name, each in commands.items()]
+    done = tries(asked_for, NO_PROGRAMS)
+    return {name: (one, runs[name]) for name, one in zip(commands, done, strict=True)}
 
 
-def test_two_runs_are_compared_case_by_case(
-    measured: tuple[Done, Path], model: Path, tmp_path: Path
-) -> None:
-    done = compare(measured, model, tmp_path / "run")
-    only_clocks(done, tmp_path / "run")
+def test_two_runs_are_compared_case_by_case(compared: dict[str, tuple[Done, Path]]) -> None:
+    done, run = compared["same"]
+    only_clocks(done, run)
     assert "another machine" not in done.text
     if " passed" in done.text:
         assert "bench_disk_to_host[example" in done.text
@@ -306,23 +322,31 @@ def test_two_runs_are_compared_case_by_case(
 
 
 def test_c86_a_comparison_with_another_machine_is_flagged_and_fails_nothing(
-    measured: tuple[Done, Path], model: Path, tmp_path: Path
+    compared: dict[str, tuple[Done, Path]],
 ) -> None:
-    (path,) = (measured[1] / "store").rglob("*_first.json")
-    original = path.read_text()
-    saved = json.loads(original)
-    saved["machine_info"]["cpu"]["brand_raw"] = "Another Processor"
-    for storage in saved["machine_info"]["coldload"]["storages"].values():
-        storage[:] = ["xfs", "another-disk"]
-    path.write_text(json.dumps(saved))
-    try:
-        done = compare(measured, model, tmp_path / "run")
-    finally:
-        path.write_text(original)
-    only_clocks(done, tmp_path / "run")
+    done, run = compared["other"]
+    only_clocks(done, run)
     assert "Compared with a run on another machine or storage: " in done.text
     assert "cpu.brand_raw: Another Processor then, " in done.text
     assert "coldload.storages." in done.text
+
+
+def test_a_comparison_with_nothing_is_told_and_fails_nothing(
+    compared: dict[str, tuple[Done, Path]],
+) -> None:
+    done, run = compared["first"]
+    only_clocks(done, run)
+    assert "Can't compare. No benchmark files" in done.text
+
+
+def test_a_run_whose_loaders_can_not_run_has_measured_nothing(
+    compared: dict[str, tuple[Done, Path]],
+) -> None:
+    """Its ceilings alone are no measurement."""
+    done, _ = compared["unable"]
+    assert done.code == 1, done.text
+    assert "Nothing was measured" in done.text
+    assert "reads pt; this model is safetensors" in done.text
 
 
 # Other kinds of models.
@@ -357,14 +381,3 @@ def test_a_model_on_the_named_storage_is_not_copied(model: Path, tmp_path: Path)
     assert {path.name for path in copied.iterdir()} == names
     for name in names:
         assert (copied / name).read_bytes() == (model / name).read_bytes()
-
-
-def test_a_run_whose_loaders_can_not_run_has_measured_nothing(model: Path, tmp_path: Path) -> None:
-    """Its ceilings alone are no measurement."""
-    done = run_pytest(
-        *("--benchmark-only", f"--model={model}", "--loader=pt", "--passes=1"),
-        *(f"--run-dir={tmp_path / 'run'}", "-k", "pt or memory-copy"),
-    )
-    assert done.code == 1, done.text
-    assert "Nothing was measured" in done.text
-    assert "reads pt; this model is safetensors" in done.text
