@@ -146,7 +146,7 @@ def test_the_next_file_is_read_before_the_last_tensor_is_given_up() -> None:
     ]
 
 
-def test_the_ring_grows_with_the_largest_neighbours_only() -> None:
+def test_the_ring_grows_with_the_largest_and_with_neighbours_where_that_pays() -> None:
     def ring(*sizes: int, wanted: int = 1000) -> int:
         offsets = [sum(sizes[:number]) for number in range(len(sizes))]
         extents = [
@@ -157,8 +157,12 @@ def test_the_ring_grows_with_the_largest_neighbours_only() -> None:
 
     assert ring(*[16] * 100) == 1024  # the next multiple of the block
     assert ring(16, 16) == 96  # no more than there is to read, and two blocks
-    assert ring(1600, *[16] * 100) == 1888  # an eighth and two blocks, in whole blocks
-    assert ring(1600, 800, *[16] * 100) == 2464
+    alone = 1888  # 1600, an eighth, two blocks, in whole blocks
+    assert ring(1600, *[16] * 100) == alone
+    assert ring(16, 1600, 1600, 16) == alone  # one giant waits for one
+    assert ring(*[1600] * 10) == 3264  # many would wait for many
+    assert ring(*[1600, 800] * 10) == 2464
+    assert ring(1600, 1600, *[600] * 20) == 2272  # a giant and its small neighbour
     assert ring() == 64
     assert ring(0, 0) == 64
 

@@ -64,18 +64,15 @@ def stream_tensors(
     paths, extents = _extents(checkpoint)
     ring = _ring(extents, shape)
     if ring.nbytes > shape.ring_bytes + shape.block_bytes:
-        note(
-            f"the ring has {ring.nbytes >> 20} MiB instead of {shape.ring_bytes >> 20}: "
-            "any two neighbouring tensors must fit"
-        )
+        wanted = shape.ring_bytes >> 20
+        note(f"a ring of {ring.nbytes >> 20} MiB instead of {wanted} for {_largest(checkpoint)}")
     with stamp("allocate"):
         try:
             # Not touched ahead: the first reads into it do that, all threads at once.
             buffer = allocate(ring.nbytes, huge=shape.huge)
         except MemoryError as error:
-            raise LoadError(
-                f"no memory for a ring of {ring.nbytes} bytes, {_need(checkpoint)}: {error}"
-            ) from error
+            text = f"no memory for a ring of {ring.nbytes} bytes for {_largest(checkpoint)}"
+            raise LoadError(f"{text}: {error}") from error
     if buffer.refused is not None:
         note(f"the host decides about the ring's pages: {buffer.refused}")
     memory = buffer.view()
@@ -124,9 +121,9 @@ def _ring(extents: list[Extent], shape: Shape) -> Ring:
     return ring_for(extents, wanted=shape.ring_bytes, block=shape.block_bytes, align=PAGE)
 
 
-def _need(checkpoint: Checkpoint) -> str:
+def _largest(checkpoint: Checkpoint) -> str:
     largest = max(checkpoint.tensors, key=lambda spec: spec.nbytes)
-    return f"which {largest.file}: tensor {largest.name!r} of {largest.nbytes} bytes needs"
+    return f"{largest.file}: tensor {largest.name!r} of {largest.nbytes} bytes"
 
 
 def _summed(notes: dict[str, list[str]]) -> list[str]:

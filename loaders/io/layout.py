@@ -85,12 +85,12 @@ class _Segment:
 
 
 def ring_for(extents: Sequence[Extent], *, wanted: int, block: int, align: int) -> Ring:
-    """A ring of `wanted` bytes, or of as many as the tensors need.
+    """A ring of `wanted` bytes, or of as many as the tensors need; no more than all of them need
+    together.
 
-    It holds any two neighbours and two blocks: the next tensor is being read while its consumer
-    still has the one before. A giant followed by small ones gets as much as is read while it is
-    used: an eighth, about the rate of storage to that of memory. Less than the largest tensor and
-    two blocks couldn't work at all. No more than all tensors together need.
+    Less than the largest tensor and two blocks couldn't work at all. An eighth more is filled while
+    the largest is in use: about the rate of storage to that of memory. Where the ring holds two
+    neighbours, the second needn't wait until the first was used: it does where that pays.
     """
     if align <= 0 or block <= 0 or block % align:
         raise ValueError(f"block ({block}) must be a multiple of align ({align})")
@@ -99,10 +99,24 @@ def ring_for(extents: Sequence[Extent], *, wanted: int, block: int, align: int) 
         for extent in extents
         if extent.nbytes
     ]
-    pairs = pairwise([*sizes, 0])
-    held = max((size + max(following, size // 8) for size, following in pairs), default=0)
-    nbytes = min(max(wanted, held + 2 * block), sum(sizes) + 2 * block)
+    largest = max(sizes, default=0)
+    least = max(wanted, largest + largest // 8 + 2 * block)
+    pairs = [(size + following + 2 * block, size) for size, following in pairwise(sizes)]
+    nbytes = min(_worth_holding(pairs, least), sum(sizes) + 2 * block)
     return Ring(nbytes=_up(nbytes, block), block=block, align=align)
+
+
+def _worth_holding(pairs: list[tuple[int, int]], least: int) -> int:
+    """The size from `least` on that costs the least time. `pairs`: the ring that two neighbours
+    need, and the first one's bytes. A ring that is too small for them costs the use of these bytes;
+    a larger ring its first touch, about twice as much a byte."""
+    larger = sorted((pair for pair in pairs if pair[0] > least), reverse=True)
+    costs: list[tuple[int, int]] = []
+    waited_for = 0
+    for nbytes, first in [*larger, (least, 0)]:
+        costs.append((2 * nbytes + waited_for, nbytes))
+        waited_for += first
+    return min(costs)[1]
 
 
 def plan_reads(extents: Sequence[Extent], ring: Ring) -> Iterator[Read]:
