@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from loaders.checkpoint.text import printable
@@ -32,7 +33,7 @@ class Progress:
         if self._reporter.isatty:
             self._rewrite(text)
         else:
-            self._reporter.write_line(printable(text))
+            self._write_line(text)
 
     def start(self, total: int) -> None:
         self._total, self._done, self._began = total, 0, time.monotonic()
@@ -50,7 +51,7 @@ class Progress:
         if self._reporter.isatty:
             self._rewrite(line)
         elif f"{number}" != self._phase or spent - self._said > EVERY:
-            self._reporter.write_line(printable(line))
+            self._write_line(line)
             self._said, self._phase = spent, f"{number}"
         self._done += 1
 
@@ -65,4 +66,18 @@ class Progress:
         width = self._reporter._tw.fullwidth - 1
         text = printable(text)
         text = text if len(text) <= width else f"{text[: max(width - 3, 0)]}..."
-        self._reporter.rewrite(text, erase=True)
+        with self._uncaptured():
+            self._reporter.rewrite(text, erase=True)
+            self._reporter.flush()
+
+    def _write_line(self, text: str) -> None:
+        assert self._reporter is not None
+        with self._uncaptured():
+            self._reporter.write_line(printable(text))
+            self._reporter.flush()
+
+    def _uncaptured(self) -> AbstractContextManager[None]:
+        """A sample is taken within a test, whose output pytest keeps for the case that it fails."""
+        assert self._reporter is not None
+        capture = self._reporter.config.pluginmanager.getplugin("capturemanager")
+        return nullcontext() if capture is None else capture.global_and_fixture_disabled()

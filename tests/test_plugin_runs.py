@@ -71,6 +71,14 @@ def test_smoke_passes_and_says_that_its_figures_mean_nothing(smoke: tuple[Done, 
     assert "(smoke: these figures mean nothing)" in done.text
 
 
+def test_whoever_waits_sees_where_the_run_is(smoke: tuple[Done, Path]) -> None:
+    """Though a sample is taken within a test, whose output pytest holds back."""
+    lines = smoke[0].text.splitlines()
+    assert any(line.startswith("first look at disk (") for line in lines)
+    assert any(line.startswith("measuring ") and " cases x 1 passes" in line for line in lines)
+    assert any(line.startswith("pass 1/1  0/") for line in lines)
+
+
 def test_smoke_is_marked_16_mib_and_one_pass(smoke: tuple[Done, Path]) -> None:
     found = samples(smoke[1] / "run")
     assert all(sample["smoke"] is True for sample in found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +19,28 @@ class Reporter:
         self.isatty = isatty
         self.lines: list[str] = []
         self._tw = SimpleNamespace(fullwidth=width)
+        self.captured = True
+        manager = SimpleNamespace(global_and_fixture_disabled=self._uncaptured)
+        plugins = SimpleNamespace(getplugin={"capturemanager": manager}.get)
+        self.config = SimpleNamespace(pluginmanager=plugins)
+
+    @contextmanager
+    def _uncaptured(self) -> Iterator[None]:
+        self.captured = False
+        yield
+        self.captured = True
 
     def write_line(self, text: str) -> None:
+        assert not self.captured, "nobody would see it"
         self.lines.append(text)
 
     def rewrite(self, text: str, *, erase: bool) -> None:
         assert erase
+        assert not self.captured, "nobody would see it"
         self.lines.append(text)
+
+    def flush(self) -> None:
+        pass
 
 
 def progress(**how: Any) -> tuple[Progress, list[str]]:
