@@ -42,12 +42,22 @@ def sample_seconds(case: Case, size: int, rates: Rates | None) -> float:
     return around + refetch + load + prove
 
 
-def run_seconds(cases: Iterable[Case], passes: int, size: int, rates: Mapping[str, Rates]) -> float:
-    """Expected seconds of all passes; `rates` by storage label."""
-    return passes * sum(
-        sample_seconds(case, size, rates.get(case.storage) if case.storage else None)
-        for case in cases
-    )
+def run_seconds(
+    cases: Iterable[Case],
+    passes: int,
+    size: int,
+    rates: Mapping[str, Rates],
+    links: Mapping[str, float] | None = None,
+) -> float:
+    """Expected seconds of all passes; `rates` by storage label, `links` bytes per second from each
+    store, by its label: from there, each sample is fetched a second time for its proof."""
+    seconds = 0.0
+    for case in cases:
+        label = case.storage or ""
+        seconds += sample_seconds(case, size, rates.get(label))
+        if links and label in links:
+            seconds += 2 * size / links[label]
+    return passes * seconds
 
 
 def fit(

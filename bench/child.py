@@ -202,6 +202,9 @@ def disk_to_host(
         ownership=subject.ownership,
         notes=list(subject.notes),
         counts=dict(subject.counts),
+        details={"settings": subject.settings, "files": len(checkpoint.files)}
+        if subject.counts
+        else {},
     )
     channel.send(report)
 

@@ -13,6 +13,7 @@ from statistics import median
 from bench.engine_settings import NOT_AVAILABLE, engine_setting
 from bench.limits_seen import ABOVE
 from bench.records import Run, Sample, measured
+from bench.remote_limits import explain, fetched
 from bench.stats import BOOTSTRAP_FROM, Ratio
 from bench.summary import ByPass, Group, Row, ceilings, groups, noise, rate_of, ratio, title_of
 
@@ -31,6 +32,7 @@ def findings(run: Run, made: Sequence[Row]) -> list[str]:
         *for_the_engine(made),
         *the_bar_counts_views(made),
         *blind_to_the_cache(made),
+        *from_stores(run),
         *noise_of_the_run(made),
         *cost_of_measuring(run),
     ]
@@ -118,7 +120,7 @@ def winners(made: Sequence[Row]) -> list[str]:
             continue
         best, second = loaders[0], loaders[1]
         pair = ratio(best, second)
-        where = f"{group.cache} on {group.storage}, {group.ownership}"
+        where = f"{_where(group)}, {group.ownership}"
         said.append(f"{where}: {best.title} {_against(pair)} {second.title}.")
     return said
 
@@ -153,6 +155,10 @@ def for_the_engine(made: Sequence[Row]) -> list[str]:
                 row, text = there[0]
                 said.append(f"Of what vLLM has, {row.title} is the fastest there: {text}.")
     return said
+
+
+def _where(group: Group) -> str:
+    return f"on {group.storage}" if group.cache == "none" else f"{group.cache} on {group.storage}"
 
 
 def _setting(row: Row) -> str:
@@ -193,10 +199,39 @@ def blind_to_the_cache(made: Sequence[Row]) -> list[str]:
 
 def noise_of_the_run(made: Sequence[Row]) -> list[str]:
     return [
-        f"Noise: {row.title} twice under two names, {row.group.cache} on {row.group.storage}: "
+        f"Noise: {row.title} twice under two names, {_where(row.group)}: "
         f"{pair.median:.2f} x ({pair.low:.2f} to {pair.high:.2f}, {pair.kind} of {pair.n})."
         for row, pair in noise(made)
     ]
+
+
+def from_stores(run: Run) -> list[str]:
+    """Of each loader that counted its requests: how it asked, and what its rate is limited by."""
+    by_case: dict[str, list[Sample]] = {}
+    for sample in measured(run.samples):
+        asked = sample.details.get("settings", {}), sample.details.get("counts", {})
+        if "chunk_mib" in asked[0] and "requests" in asked[1] and not sample.options.get("twin"):
+            by_case.setdefault(sample.case, []).append(sample)
+    said = []
+    for samples in by_case.values():
+        one = sorted(samples, key=lambda sample: rate_of(sample) or 0.0)[len(samples) // 2]
+        details = one.details
+        sentence = explain(
+            fetched(
+                details["counts"],
+                seconds=one.seconds.total or 0.0,
+                chunk_bytes=int(details["settings"]["chunk_mib"]) << 20,
+                concurrency=one.threads or 1,
+                files=details["files"],
+            )
+        )
+        retries = sum(sample.details["counts"].get("retries", 0) for sample in samples)
+        label = one.storage.label if one.storage else "memory"
+        said.append(
+            f"{title_of(one)} on {label}: {sentence}. Retries in {len(samples)} "
+            f"pass{'es' * (len(samples) > 1)}: {retries:,}."
+        )
+    return said
 
 
 def cost_of_measuring(run: Run) -> list[str]:

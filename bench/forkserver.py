@@ -20,6 +20,7 @@ import traceback
 from typing import Any
 
 from bench.channel import Channel, ClosedError, receive_packet, send_packet
+from loaders.store.address import scrubbed
 
 PR_SET_PDEATHSIG = 1
 
@@ -109,9 +110,10 @@ def _child(channel: Channel) -> int:
     except ClosedError:
         return 1
     except BaseException as error:
-        text = "".join(traceback.format_exception(error))
+        text = scrubbed("".join(traceback.format_exception(error)))
         print(text, file=sys.stderr, flush=True)
-        channel.send({"error": f"{type(error).__name__}: {error}", "traceback": text})
+        said = scrubbed(f"{type(error).__name__}: {error}")
+        channel.send({"error": said, "traceback": text})
         return 1
     return 0
 

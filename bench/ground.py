@@ -16,8 +16,8 @@ FORMATS: tuple[Format, ...] = ("safetensors", "pt", "npcache", "tensorizer")
 @dataclass(slots=True, kw_only=True)
 class Ground:
     """What the samples stand on. `size` is the model's payload in bytes; `prepared` by storage
-    label and format; `looks` (bench.probe.first_look) by label; `main` is the format that ceilings
-    read."""
+    label and format; `looks` (bench.probe.first_look) by label of each folder, `stores` the labels
+    of the addresses; `main` is the format that ceilings read."""
 
     model: str
     size: int = 0
@@ -26,6 +26,7 @@ class Ground:
     main: Format = "safetensors"
     prepared: dict[tuple[str, str], Prepared] = field(default_factory=dict)
     looks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stores: frozenset[str] = frozenset()
     notes: list[str] = field(default_factory=list)
     expected_seconds: float = 0.0
     bounded: bool = False
@@ -39,8 +40,10 @@ def problems_of(loader: str, ground: Ground, label: str) -> str | None:
     if reason is not None:
         return reason
     assert entry.cls is not None
-    if entry.cls.place == "address":
+    if entry.cls.place == "address" and label not in ground.stores:
         return "reads addresses such as s3://bucket/folder; this storage is a folder"
+    if entry.cls.place == "file" and label in ground.stores:
+        return "reads folders of this host; name one with --storage= to have the model copied there"
     if entry.cls.ownership == "device":
         return "puts its tensors on a device: nothing of it ends in host memory"
     if entry.cls.formats and not _readable(entry.cls.formats, ground, label):

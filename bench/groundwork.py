@@ -7,10 +7,13 @@ run) is said in notes that the report shows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from bench import budget
 from bench.cases import Case
@@ -18,6 +21,8 @@ from bench.children import ChildError, Server
 from bench.convert import ConvertError, convert_to_tensorizer
 from bench.cores import effective_cores
 from bench.ground import FORMATS, Ground
+from bench.limits import LimitError
+from bench.matrix import store_threads
 from bench.prepare import (
     PrepareError,
     check_space,
@@ -25,13 +30,15 @@ from bench.prepare import (
     hash_of,
     make_shape,
     prepare,
+    prepare_address,
     shape_folder,
 )
 from bench.probe import FILE_BYTES, write_probe_file
 from bench.records import RecordsError
 from bench.settings import Settings
 from bench.sizes import format_size, short_size
-from bench.storages import Storage
+from bench.staging import StagingError, stage
+from bench.storages import Place, Storage, Store
 from bench.synth.place import MakeError
 from bench.synth.scale import ScaleError
 from bench.synth.shapes import ShapeError
@@ -44,6 +51,7 @@ from loaders.checkpoint.manifest import (
     UnreadableError,
 )
 from loaders.checkpoint.read import open_checkpoint
+from loaders.store.address import file_name, masked
 
 LOOK_TIMEOUT = 300.0
 SMOKE_FILE_BYTES = 32 << 20
@@ -61,6 +69,8 @@ REFUSALS = (
     UnreadableError,
     ChildError,
     RecordsError,
+    StagingError,
+    LimitError,
     OSError,
 )
 """What laying the ground ends with where it can't be laid: each says what to do, or which file."""
@@ -72,23 +82,27 @@ class Means:
     `work` is a folder for the run's own files; `say` shows a line to whoever waits."""
 
     settings: Settings
-    storages: Sequence[Storage]
+    storages: Sequence[Place]
     cases: Sequence[Case]
     server: Server
     work: Path
     say: Say
+
+    @property
+    def folders(self) -> list[Storage]:
+        return [place for place in self.storages if isinstance(place, Storage)]
 
 
 def lay_shape(shape: str, means: Means) -> Ground:
     """For a built-in shape: looks at each storage, halves the size until the run fits its budget,
     makes the checkpoint in every format that a loader of the run reads."""
     ground = Ground(model=shape, bounded=not means.settings.smoke)
-    for storage in means.storages:
+    for storage in means.folders:
         means.say(f"first look at {storage.label} ({storage.path})")
         ground.looks[storage.label] = _look_at_trial_file(storage, means)
     _choose_size(ground, means)
     formats = _formats(means.cases)
-    for storage in means.storages:
+    for storage in means.folders:
         folder = shape_folder(storage.data, shape, ground.size, None)
         lacking = [name for name in formats if not (folder / name).exists()]
         check_space(storage.path, len(lacking) * ground.size)
@@ -104,8 +118,8 @@ def lay_shape(shape: str, means: Means) -> Ground:
             means.say(f"reading the reference of {what}")
             ready = prepare(made, means.work, f"{storage.label}-{name}", name)
             ground.prepared[storage.label, name] = ready
-    _agree(ground, [storage.data for storage in means.storages])
-    _finish(ground, means.storages, next(iter(ground.prepared.values())).checkpoint)
+    _agree(ground, [storage.data for storage in means.folders])
+    _finish(ground, means.folders, next(iter(ground.prepared.values())).checkpoint)
     return ground
 
 
@@ -114,34 +128,102 @@ def lay_model(name: str, path: Path, means: Means) -> Ground:
     isn't where it lies."""
     checkpoint = open_checkpoint(str(path))
     ground = Ground(model=name, main=checkpoint.format)
-    for storage in means.storages:
+    for storage in means.folders:
         folder = path
         if means.settings.storages and not _within(checkpoint, storage):
             make_room(storage)
             means.say(f"copying {name} to {storage.label}")
             folder = copy_model(checkpoint, storage.data, _percent(means.say, f"copying {name}"))
-        means.say(f"reading the reference of {name} on {storage.label}")
-        ready = prepare(folder, means.work, f"{storage.label}-model", checkpoint.format)
-        ground.notes += _elsewhere(ready.checkpoint, storage)
-        ground.prepared[storage.label, checkpoint.format] = ready
-        if any(choice.name == "tensorizer" for choice in means.settings.loaders):
-            _convert(ready.checkpoint, storage, means, ground)
-        largest = max(ready.checkpoint.files, key=lambda file: file.size)
-        means.say(f"first look at {storage.label} ({storage.path})")
-        ground.looks[storage.label] = _look(Path(largest.path), means.server)
+        _lay_on(storage, folder, means, ground)
+    _expect(ground, means, checkpoint, {})
+    return ground
+
+
+def lay_address(address: str, means: Means) -> Ground:
+    """For a checkpoint in a store: measured at its address, and staged to each folder that was
+    named. What was staged before is used again; where the address is measured too, it must hold
+    the same bytes."""
+    checkpoint = open_checkpoint(address)
+    name = _model_name(address)
+    ground = Ground(
+        model=name,
+        main=checkpoint.format,
+        stores=frozenset(place.label for place in means.storages if isinstance(place, Store)),
+    )
+    links = {}
+    for label in sorted(ground.stores):
+        means.say(f"reading the reference of {masked(address)} ({label})")
+        ready, seconds = prepare_address(checkpoint, means.work, f"{label}-model")
+        ground.prepared[label, checkpoint.format] = ready
+        links[label] = checkpoint.tensor_bytes / seconds
+    for storage in means.folders:
+        make_room(storage)
+        folder = storage.data / f"{name}-{_store_hash(checkpoint):016x}"
+        if not folder.exists():
+            what = f"staging {name} on {storage.label}"
+            means.say(what)
+            threads = store_threads(effective_cores())
+            stage(checkpoint, folder, threads=threads, progress=_percent(means.say, what))
+        _lay_on(storage, folder, means, ground)
+        _same_as_in_store(storage, folder, ground)
+    _expect(ground, means, checkpoint, links)
+    return ground
+
+
+def _model_name(address: str) -> str:
+    """The last part of the address, for ids: no host, no query and no password is in it."""
+    name = file_name(masked(address)).removesuffix("?***").removeprefix("***@")
+    return re.sub(r"[^\w.+-]", "-", name) or "model"
+
+
+def _store_hash(checkpoint: Checkpoint) -> int:
+    """A number that stands for where it was (without what is secret) and what its headers say."""
+    files = [(file.name, file.size) for file in checkpoint.files]
+    tensors = [(spec.name, spec.dtype, spec.file, spec.offset) for spec in checkpoint.tensors]
+    return xxhash.xxh3_64_intdigest(repr((checkpoint.origin, files, tensors)).encode())
+
+
+def _same_as_in_store(storage: Storage, folder: Path, ground: Ground) -> None:
+    staged = ground.prepared[storage.label, ground.main].reference.digests
+    for label in ground.stores:
+        if ground.prepared[label, ground.main].reference.digests != staged:
+            raise PrepareError(
+                f"{folder}: was staged before and holds other bytes than the store now; delete it, "
+                "it will be copied again"
+            )
+
+
+def _lay_on(storage: Storage, folder: Path, means: Means, ground: Ground) -> None:
+    """The real model in `folder`, ready to be measured there, and a look at the storage."""
+    name = ground.model
+    means.say(f"reading the reference of {name} on {storage.label}")
+    ready = prepare(folder, means.work, f"{storage.label}-model", ground.main)
+    ground.notes += _elsewhere(ready.checkpoint, storage)
+    ground.prepared[storage.label, ground.main] = ready
+    if any(choice.name == "tensorizer" for choice in means.settings.loaders):
+        _convert(ready.checkpoint, storage, means, ground)
+    largest = max(ready.checkpoint.files, key=lambda file: file.size)
+    means.say(f"first look at {storage.label} ({storage.path})")
+    ground.looks[storage.label] = _look(Path(largest.path), means.server)
+
+
+def _expect(
+    ground: Ground, means: Means, checkpoint: Checkpoint, links: Mapping[str, float]
+) -> None:
+    """How long the run of a real model will take, and what else is said before it."""
     ground.size = checkpoint.tensor_bytes
     ground.size_text = short_size(ground.size)
     rates = {label: budget.Rates(**look["rates"]) for label, look in ground.looks.items()}
     ground.expected_seconds = budget.run_seconds(
-        means.cases, means.settings.passes, ground.size, rates
+        means.cases, means.settings.passes, ground.size, rates, links
     )
     if ground.expected_seconds > means.settings.budget and not means.settings.smoke:
+        fewer = "--loader=safetensors-mmap --loader=parallel " if means.folders else ""
         ground.notes.append(
             f"a real model isn't cut to fit the budget: about {ground.expected_seconds / 60:.0f} "
-            f"min expected; fewer: --loader=safetensors-mmap --loader=parallel --passes=1"
+            f"min expected; fewer: {fewer}--passes=1"
         )
-    _finish(ground, means.storages, checkpoint)
-    return ground
+    _finish(ground, means.folders, checkpoint)
 
 
 def _convert(source: Checkpoint, storage: Storage, means: Means, ground: Ground) -> None:

@@ -18,18 +18,42 @@ Item = TypeVar("Item")
 
 
 def loader_cases(
-    settings: Settings, entries: dict[str, Entry], labels: Sequence[str], cores: int
+    settings: Settings,
+    entries: dict[str, Entry],
+    labels: Sequence[str],
+    cores: int,
+    stores: Sequence[str] = (),
 ) -> list[Case]:
-    """The disk_to_host cases. SettingsError for a loader or option that doesn't exist."""
+    """The disk_to_host cases, on folders (`labels`) and at addresses (`stores`). SettingsError for
+    a loader or option that doesn't exist."""
+    return [
+        *_cases(settings, entries, labels, cores, store=False),
+        *_cases(settings, entries, stores, store_threads(cores), store=True),
+    ]
+
+
+def store_threads(cores: int) -> int:
+    """Requests at a time: they wait more than they work."""
+    return max(16, 4 * cores)
+
+
+def _cases(
+    settings: Settings,
+    entries: dict[str, Entry],
+    labels: Sequence[str],
+    threads_unless_given: int,
+    *,
+    store: bool,
+) -> list[Case]:
     cases: dict[str, Case] = {}  # by name: `--loader=pt --loader=pt:mmap=true` names one twice
-    for choice in _choices(settings, entries):
+    for choice in _choices(settings, entries, store):
         cls = entries[choice.name].cls
         if cls is not None and choice.options is not None:
             _check(cls, choice.options)
         for options in _option_sets(choice, cls):
-            for threads in _thread_counts(settings, cls, cores):
+            for threads in _thread_counts(settings, cls, threads_unless_given, store):
                 for label in labels:
-                    for cache in _caches(settings, cls):
+                    for cache in _caches(settings, cls, store):
                         case = Case(
                             phase="disk_to_host",
                             loader=choice.name,
@@ -97,19 +121,17 @@ def walk(items: Sequence[Item], pass_of: dict[int, int], seed: int) -> list[Item
     return order
 
 
-def _choices(settings: Settings, entries: dict[str, Entry]) -> Sequence[LoaderChoice]:
+def _choices(settings: Settings, entries: dict[str, Entry], store: bool) -> Sequence[LoaderChoice]:
     for choice in settings.loaders:
         if choice.name not in entries:
             raise SettingsError(
                 f"--loader={choice.name}: no such loader; there are: {', '.join(entries)}"
             )
-    named = [name for name, entry in entries.items() if entry.cls is None or _of_files(entry.cls)]
-    return settings.loaders or [LoaderChoice(name=name, options=None) for name in named]
-
-
-def _of_files(cls: type[Loader]) -> bool:
-    """Whether it can measure a folder at all; the others only where they are named."""
-    return cls.place == "file"
+    return settings.loaders or [
+        LoaderChoice(name=name, options=None)
+        for name, entry in entries.items()
+        if (not store if entry.cls is None else (entry.cls.place == "address") == store)
+    ]
 
 
 def _option_sets(choice: LoaderChoice, cls: type[Loader] | None) -> Sequence[dict[str, object]]:
@@ -131,16 +153,17 @@ def _check(cls: type[Loader], options: Mapping[str, Any]) -> None:
 
 
 def _thread_counts(
-    settings: Settings, cls: type[Loader] | None, cores: int
+    settings: Settings, cls: type[Loader] | None, threads: int, store: bool
 ) -> Sequence[int | None]:
     if cls is None or not cls.threaded:
         return [None]
     if settings.full and not settings.threads:
-        return [1 << power for power in range(7) if 1 << power <= 4 * cores]
-    return settings.threads or [cores]
+        most = threads if store else 4 * threads
+        return [1 << power for power in range(7) if 1 << power <= most]
+    return settings.threads or [threads]
 
 
-def _caches(settings: Settings, cls: type[Loader] | None) -> Sequence[Cache]:
-    if cls is not None and not cls.formats:
-        return ["none"]  # opens no file
+def _caches(settings: Settings, cls: type[Loader] | None, store: bool) -> Sequence[Cache]:
+    if store or (cls is not None and not cls.formats):
+        return ["none"]  # opens no file of this host
     return [cache for cache in ("cold", "warm") if cache in settings.caches]

@@ -17,13 +17,15 @@ GROUP = "coldload", "coldload: how fast do weights load here"
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "model": (
         {},
-        "a checkpoint's folder or file, a Hub id, or a built-in shape (default: "
+        "a checkpoint's folder, file or address (https://, s3://, ...), a Hub id, or a built-in "
+        "shape (default: "
         f"{parsing.DEFAULT_MODEL})",
     ),
     "storage": (
         {"action": "append"},
-        "a folder on the storage to measure, or label:folder; repeatable. Write --storage=/mnt/x, "
-        "with the equals sign (default: here)",
+        "a folder on the storage to measure, or label:folder; repeatable; also the model's own "
+        "address, beside folders. Write --storage=/mnt/x, with the equals sign (default: where the "
+        "model lies, or here)",
     ),
     "loader": (
         {"action": "append"},

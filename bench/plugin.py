@@ -29,7 +29,7 @@ from bench.records import RECORDS, Sample, read_run
 from bench.report import render
 from bench.session import Session
 from bench.settings import Settings, SettingsError
-from bench.storages import Storage, default_folder, name_storages
+from bench.storages import Place, Store, default_place, name_storages
 from bench.synth.shapes import shape_names
 from loaders import registry
 from loaders.checkpoint.manifest import CheckpointError, UnreadableError
@@ -51,14 +51,15 @@ class Bench:
     def __init__(self, config: pytest.Config) -> None:
         self.settings: Settings = settings_of(config)
         self.cores = effective_cores()
-        self.storages: list[Storage] = name_storages(
-            self.settings.storages, default_folder(self.settings.model, shape_names())
+        self.storages: list[Place] = name_storages(
+            self.settings.storages, default_place(self.settings.model, shape_names())
         )
-        labels = [storage.label for storage in self.storages]
+        stores = [place.label for place in self.storages if isinstance(place, Store)]
+        folders = [place.label for place in self.storages if place.label not in stores]
         entries = registry.entries()
         every = [
-            *matrix.ceiling_cases(self.settings, labels, self.cores),
-            *matrix.loader_cases(self.settings, entries, labels, self.cores),
+            *matrix.ceiling_cases(self.settings, folders, self.cores),
+            *matrix.loader_cases(self.settings, entries, folders, self.cores, stores),
         ]
         self.cases: dict[tuple[str, str], Case] = {
             (case.phase, case.test_id): case for case in every
@@ -275,6 +276,8 @@ def _lay(found: Resolved, state: Bench, session: Session, cases: list[Case]) -> 
     )
     if found.shape is not None:
         return groundwork.lay_shape(found.shape, means)
+    if found.address is not None:
+        return groundwork.lay_address(found.address, means)
     assert found.path is not None
     name = found.text if found.kind == "hub" else Path(found.path).resolve().name
     return groundwork.lay_model(name, Path(found.path), means)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Literal
 
 import xxhash
 
+from bench.remote_reference import read_remote_reference
 from bench.sizes import format_size, short_size
 from bench.synth.write import make_checkpoint
 from bench.verify import Reference, read_reference
@@ -145,7 +147,19 @@ def prepare(
     """Reads the manifest and the reference of a checkpoint and leaves both, pickled, in `work`,
     where the children find them. CheckpointError for a faulty one."""
     checkpoint = open_checkpoint(str(folder), format=file_format)
-    reference = read_reference(checkpoint)
+    return _left(checkpoint, read_reference(checkpoint), work, name)
+
+
+def prepare_address(checkpoint: Checkpoint, work: Path, name: str) -> tuple[Prepared, float]:
+    """The same for a checkpoint in a store, and the seconds that fetching all of it took.
+    StoreError."""
+    began = time.perf_counter()
+    reference = read_remote_reference(checkpoint)
+    seconds = time.perf_counter() - began
+    return _left(checkpoint, reference, work, name), seconds
+
+
+def _left(checkpoint: Checkpoint, reference: Reference, work: Path, name: str) -> Prepared:
     manifest_path, reference_path = work / f"{name}.manifest", work / f"{name}.reference"
     manifest_path.write_bytes(pickle.dumps(checkpoint))
     reference_path.write_bytes(pickle.dumps(reference))

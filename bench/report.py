@@ -147,6 +147,8 @@ def headline(run: Run) -> str:
         f"{label}: {facts.get('fs_type')} on {(facts.get('block') or {}).get('disk') or 'no disk'}"
         for label, facts in machine.get("storage", {}).items()
     )
+    stores = [f"{label}: a store ({scheme})" for label, scheme in host.get("stores", {}).items()]
+    where = "; ".join(filter(None, [where, *stores]))
     return (
         f"coldload{smoke}: {plan.get('model', '?')}, {size}, {plan.get('dtype', '?')}; "
         f"{host.get('cores', '?')} cores of {cpu}; {where}"
@@ -155,7 +157,12 @@ def headline(run: Run) -> str:
 
 def _title(run: Run, group: Group) -> str:
     words = (run.host or {}).get("coldness", {}).get(group.storage, "")
-    cache = {"cold": words or "cold", "warm": "warm: in the page cache", "none": "no file is read"}
+    remote = group.storage in (run.host or {}).get("stores", {})
+    cache = {
+        "cold": words or "cold",
+        "warm": "warm: in the page cache",
+        "none": f"remote: {words}" if remote else "no file is read",
+    }
     memory = {
         "mapped": "pages of the file",
         "borrowed": "a reused buffer",

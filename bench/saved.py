@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.storages import Storage
+from bench.storages import Place
 
 COMPARED = ("node", "machine", "system", "release", "python_version", "cpu.brand_raw", "coldload.")
 """Keys of the machine's facts, dots between levels; one with a dot at its end stands for all below.
 Others (flags, caches, compilers) follow from these or differ between tools that report them."""
 
 
-def add_facts(machine: dict[str, Any], storages: Sequence[Storage], cores: int) -> None:
+def add_facts(machine: dict[str, Any], storages: Sequence[Place], cores: int) -> None:
     """Adds what the names in a run stand for; takes out the clock rate of the moment."""
     cpu = machine.get("cpu", {})
     for key in [key for key in cpu if key.startswith("hz_actual")]:

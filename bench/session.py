@@ -28,9 +28,10 @@ from bench.records import SCHEMA, CacheRecord, Sample, Seconds, Writer
 from bench.sampling import Job, Timed, take
 from bench.settings import Settings
 from bench.sizes import format_size
-from bench.storages import Storage
+from bench.storages import Place, Storage, Store
 from loaders import registry
 from loaders.contract import Loader, OptionValue
+from loaders.store.address import HTTP, masked
 from loaders.system.memory import available_bytes
 from loaders.system.residency import UNKNOWN
 
@@ -44,11 +45,15 @@ COPY_BYTES = 256 << 20
 SLOWEST = 10e6
 """Bytes per second below which a child counts as hanging."""
 
+SLOWEST_LINK = 1e6
+PATIENCE = 300
+"""The same for a store, and seconds for requests that are tried again: a loader gives up itself."""
+
 
 class Session:
     """One run. Made with the ground laid; `measure` each case in each pass, then `close`."""
 
-    def __init__(self, settings: Settings, storages: Sequence[Storage]) -> None:
+    def __init__(self, settings: Settings, storages: Sequence[Place]) -> None:
         self.settings = settings
         self.storages = {storage.label: storage for storage in storages}
         self.cores = effective_cores()
@@ -77,6 +82,9 @@ class Session:
         for ready in ground.prepared.values():
             self.server.preload("bench.child:manifest", path=str(ready.manifest_path))
             self.server.preload("bench.child:reference", path=str(ready.reference_path))
+        for place in self.storages.values():  # importing s3fs takes a second, and is no loading
+            if isinstance(place, Store) and (scheme := place.record.file_system) not in HTTP:
+                self.server.preload("loaders.store.backend:imported", scheme=scheme)
         settings = self.settings
         self.writer.append(
             {
@@ -94,14 +102,19 @@ class Session:
                 "cases": [self.case_id(case) for case in cases],
             }
         )
-        paths = {label: storage.path for label, storage in self.storages.items()}
+        folders = [place for place in self.storages.values() if isinstance(place, Storage)]
+        paths = {storage.label: storage.path for storage in folders}
         self.writer.append(
             {
                 "kind": "host",
                 "schema": SCHEMA,
-                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+                "command": shlex.join([Path(sys.argv[0]).name, *map(masked, sys.argv[1:])]),
                 "cores": self.cores,
                 "host": host_facts(paths),
+                "stores": {
+                    label: self.storages[label].record.file_system
+                    for label in sorted(ground.stores)
+                },
                 "first_look": ground.looks,
                 "coldness": {s.label: s.coldness for s in self.storages.values()},
                 "residency": {s.label: s.residency.method for s in self.storages.values()},
@@ -233,7 +246,9 @@ class Session:
             prepared=ready,
             residency=storage.residency if storage else UNKNOWN,
             charged=storage.charged if storage else None,
-            timeout=60 + self.ground.size / SLOWEST,
+            timeout=PATIENCE + self.ground.size / SLOWEST_LINK
+            if case.storage in self.ground.stores
+            else 60 + self.ground.size / SLOWEST,
             drop_host_cache=self.settings.drop_caches,
             synthetic=synthetic,
             tuned=tuned,
@@ -243,6 +258,8 @@ class Session:
         """What the first look found, for the options that the loader leaves to it. Readers only
         where the user named no thread counts."""
         assert case.storage is not None
+        if case.storage in self.ground.stores:
+            return {}
         look = self.ground.looks[case.storage]["direct" if case.cache == "cold" else "cache"]
         found: dict[str, OptionValue] = {
             "block_mib": look["block"] >> 20,

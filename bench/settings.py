@@ -23,8 +23,8 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageChoice:
-    """A folder to measure on, and the name it gets in records; None until its file system names
-    it."""
+    """A folder or an address to measure at, and the name it gets in records; None until its file
+    system, or the address's scheme, names it."""
 
     label: str | None
     path: str
@@ -110,9 +110,9 @@ def _value(text: str) -> Any:
 def _storages(texts: Sequence[str]) -> tuple[StorageChoice, ...]:
     choices = []
     for text in texts:
-        if "://" in text:
-            raise SettingsError(f"--storage={text}: addresses can't be measured yet; give a folder")
-        labelled = re.fullmatch(r"([A-Za-z0-9_.-]+):(.*)", text)
+        # https://host/x is no label and a folder; x:https://host/x is a label and an address.
+        pattern = r"([\w.-]+):(\w[\w+.-]*:.*)" if "://" in text else r"([\w.-]+):(.*)"
+        labelled = re.fullmatch(pattern, text, re.ASCII)
         label, path = labelled.groups() if labelled else (None, text)
         if not path:
             raise SettingsError(f"--storage={text}: expected a folder, or a label and a folder")

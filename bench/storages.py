@@ -1,4 +1,5 @@
-"""The storages of a run: a folder each, the name that records give it, and what is known of it."""
+"""The storages of a run: a folder or an address each, the name that records give it, and what is
+known of it."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from bench.host.machine import virtual
 from bench.records import StorageRecord
 from bench.settings import SettingsError, StorageChoice
 from loaders.checkpoint.read import local_path
+from loaders.store.address import HTTP, is_address, masked, scheme_of
+from loaders.store.backend import imported
+from loaders.store.errors import StoreError
 from loaders.system.residency import UNKNOWN, Residency, choose_method
 
 DATA = ".coldload"
@@ -43,13 +47,33 @@ class Storage:
         self.charged = reader_is_charged(file, self.residency)
 
 
-def name_storages(choices: tuple[StorageChoice, ...], default: Path) -> list[Storage]:
-    """The chosen folders (or the default one) with their labels: those given, else the file
-    system's name, numbered where two have the same. SettingsError for a path that isn't a folder.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """A model's address, to measure there. `address` may hold secrets and goes into no record."""
+
+    label: str
+    address: str
+    record: StorageRecord
+    coldness: str
+    cold_kind: str = "server-cache"
+    residency: Residency = UNKNOWN
+    charged: bool | None = None
+
+
+Place = Storage | Store
+
+
+def name_storages(choices: tuple[StorageChoice, ...], default: Path | str) -> list[Place]:
+    """The chosen folders and addresses (or the default one, an address where the model has one)
+    with their labels: those given, else the file system's or scheme's name, numbered where two have
+    the same. SettingsError for what is no folder, and for an address that isn't the model's.
     """
-    named: list[Storage] = []
+    named: list[Place] = []
     given = {choice.label for choice in choices if choice.label}
     for choice in choices or (StorageChoice(label=None, path=str(default)),):
+        if is_address(choice.path):
+            named.append(_store(choice, default, given | {storage.label for storage in named}))
+            continue
         path = _folder(choice.path)
         facts: dict[str, Any] = storage_facts(path, virtual())
         fs_type = str(facts["fs_type"] or "unknown")
@@ -73,9 +97,44 @@ def name_storages(choices: tuple[StorageChoice, ...], default: Path) -> list[Sto
     return named
 
 
-def default_folder(model: str, shapes: Collection[str]) -> Path:
-    """Where the model lies, which is where its weights do if it is a folder of links; for built-in
-    shapes, here; for the Hub's models, its cache."""
+def _store(choice: StorageChoice, default: Path | str, taken: set[str]) -> Store:
+    address = choice.path
+    try:
+        scheme = scheme_of(address)
+        if scheme not in HTTP:
+            imported(scheme)
+    except (ValueError, StoreError) as error:
+        raise SettingsError(str(error)) from error
+    if not isinstance(default, str) or not _holds(address, default):
+        raise SettingsError(
+            f"--storage={masked(address)}: a store is measured with --model at it, nothing is "
+            f"written there: --model={masked(address)}"
+        )
+    label = choice.label or _free_label(scheme, taken)
+    return Store(
+        label=label,
+        address=default,
+        record=StorageRecord(label=label, file_system=scheme),
+        coldness=(
+            "files of this host, through fsspec; they aren't made cold"
+            if scheme in ("file", "local")
+            else "cold can't be had: nothing is cached here, but what the store keeps is beyond "
+            "this host"
+        ),
+    )
+
+
+def _holds(folder: str, model: str) -> bool:
+    """Whether a model's address is that one, or lies below it."""
+    above, below = (text.partition("?")[0].rstrip("/") + "/" for text in (folder, model))
+    return below.startswith(above)
+
+
+def default_place(model: str, shapes: Collection[str]) -> Path | str:
+    """Where the model lies: its address, or the folder where its weights do if it is a folder of
+    links; for built-in shapes, here; for the Hub's models, its cache."""
+    if is_address(model):
+        return model
     place = Path(local_path(model))
     if place.is_dir():
         return _largest_file(place).resolve().parent

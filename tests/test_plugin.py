@@ -30,13 +30,19 @@ BAD = {
     "--loader=pt:mmap=yes": "mmap must be bool, got str ('yes')",
     "--loader=pt:mmap=1": "mmap must be bool, got int",
     "--loader=pt:speed=9": "pt has no option 'speed' (it has: mmap)",
-    "--storage=s3://bucket/x": "addresses can't be measured yet",
+    "--storage=s3://me:secret@bucket/x": (
+        "--storage=s3://***@bucket/x: a store is measured with --model at it, nothing is written "
+        "there: --model=s3://***@bucket/x"
+    ),
+    "--storage=x:https://me:secret@host/x?sig=secret": "--storage=https://***@host/x?***: a store",
+    "--storage=nosuch://me:secret@host/x": "nosuch://: fsspec knows no such store",
+    "--storage=simplecache::s3://me:secret@host/x": "chained addresses aren't read",
     "--storage=/no/such/place": "expected a folder, found nothing there",
     "--storage=README.md": "expected a folder, found a file there",
     "--storage=": "--storage=: expected a folder",
     "--storage=~nobody-of-this-name/x": "expected a folder, found nothing there",
     f"--storage=/{'x' * 300}": "ame too long",
-    "--model=s3://bucket/x": "s3://bucket/x",
+    "--model=nosuch://me:secret@host/x": "nosuch://: fsspec knows no such store",
     "--run-dir=README.md": "--run-dir=",
 }
 
@@ -65,6 +71,7 @@ def test_a_bad_option_is_refused_in_one_clear_line(refused: dict[str, Done], opt
     assert len(said) == 1
     assert said[0].startswith("ERROR: ")
     assert BAD[option] in said[0]
+    assert "secret" not in said[0]
 
 
 def test_two_storages_of_one_label_are_refused(refused: dict[str, Done]) -> None:

@@ -115,10 +115,16 @@ def test_without_a_near_miss_all_shapes_are_named(hub: Hub) -> None:
     assert all(shape in str(caught.value) for shape in SHAPES)
 
 
-@pytest.mark.parametrize("text", ["/no/such", "./org/name", "~/org", "a/b/c", "../x/y", "s3://b/m"])
+@pytest.mark.parametrize("text", ["/no/such", "./org/name", "~/org", "a/b/c", "../x/y"])
 def test_what_looks_like_a_path_is_never_a_hub_id(hub: Hub, text: str) -> None:
     with pytest.raises(UnreadableError):
         resolve_model(text, shapes=SHAPES)
+    assert not hub.calls
+
+
+def test_an_address_is_taken_as_it_is(hub: Hub) -> None:
+    found = resolve_model("s3://b/m", shapes=SHAPES)
+    assert (found.kind, found.address, found.path) == ("url", "s3://b/m", None)
     assert not hub.calls
 
 

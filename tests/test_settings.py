@@ -95,8 +95,6 @@ BAD: list[tuple[str, Any, str]] = [
     ("budget", "5 d", r"--budget=5 d: expected a time"),
     ("budget", "inf", r"--budget=inf: expected a time"),
     ("budget", "", r"--budget=: expected a time"),
-    ("storage", ["s3://bucket/x"], r"--storage=s3://bucket/x: addresses can't be measured yet"),
-    ("storage", ["x:nfs://host/y"], r"addresses can't be measured yet; give a folder"),
     ("storage", ["nvme:"], r"--storage=nvme:: expected a folder, or a label and a folder"),
     ("storage", [""], r"--storage=: expected a folder"),
     ("storage", ["a:/x", "a:/y"], r"--storage: two storages have one label \(a, a\)"),
@@ -132,6 +130,10 @@ def test_budgets(text: str | None, seconds: float) -> None:
         ("x:/mnt/with:colon", "x", "/mnt/with:colon"),
         ("./x:y", None, "./x:y"),
         (".", None, "."),
+        ("s3://bucket/x", None, "s3://bucket/x"),
+        ("https://user:word@host:80/x", None, "https://user:word@host:80/x"),
+        ("x:https://user:word@host:80/x?a=b:c://d", "x", "https://user:word@host:80/x?a=b:c://d"),
+        ("simplecache::s3://b", None, "simplecache::s3://b"),
     ],
 )
 def test_storage_labels(text: str, label: str | None, path: str) -> None:

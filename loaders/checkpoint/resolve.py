@@ -1,7 +1,7 @@
-"""What the user means by `--model`: a path, the name of a built-in shape, or a Hub id.
+"""What the user means by `--model`: an address, a path, the name of a built-in shape, or a Hub id.
 
-In that order, and the first two never touch the network: an existing folder is a folder even when
-it is named like a Hub id, and HF_HUB_OFFLINE has nothing to forbid there.
+In that order, and the first three never touch the network here: an existing folder is a folder
+even when it is named like a Hub id, and HF_HUB_OFFLINE has nothing to forbid there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from loaders.checkpoint.listing import list_folder
 from loaders.checkpoint.manifest import NoWeightsError, UnreadableError
 from loaders.checkpoint.read import examine, local_path
 from loaders.checkpoint.text import listed, shown
+from loaders.store.address import is_address
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*$")
 _TRUE: Final = {"1", "ON", "YES", "TRUE"}
@@ -46,12 +47,13 @@ class _Fetch(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
     """`text` is what was given. `path` is a local folder or file (kinds "path" and "hub"),
-    `shape` the name of a built-in shape."""
+    `shape` the name of a built-in shape, `address` where a store has the model (kind "url")."""
 
-    kind: Literal["path", "shape", "hub"]
+    kind: Literal["path", "shape", "hub", "url"]
     text: str
     path: str | None = None
     shape: str | None = None
+    address: str | None = None
 
 
 def resolve_model(text: str, *, shapes: Collection[str]) -> Resolved:
@@ -62,6 +64,8 @@ def resolve_model(text: str, *, shapes: Collection[str]) -> Resolved:
     that would be read, and *.json. UnreadableError, with near misses and the places looked at, if
     nothing is found.
     """
+    if is_address(text):
+        return Resolved(kind="url", text=text, address=text)
     place = local_path(text)
     if os.path.lexists(place):
         return Resolved(kind="path", text=text, path=place)
