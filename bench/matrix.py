@@ -25,10 +25,15 @@ def loader_cases(
     stores: Sequence[str] = (),
 ) -> list[Case]:
     """The disk_to_host cases, on folders (`labels`) and at addresses (`stores`). SettingsError for
-    a loader or option that doesn't exist."""
+    a loader or option that doesn't exist. A named loader that fits neither kind of place is there
+    all the same: its sample says why it is skipped."""
+    choices = _choices(settings, entries)
+    both = bool(labels and stores)
+    for_folders = [one for one in choices if _fits(settings, entries[one.name], both, store=False)]
+    for_stores = [one for one in choices if _fits(settings, entries[one.name], both, store=True)]
     return [
-        *_cases(settings, entries, labels, cores, store=False),
-        *_cases(settings, entries, stores, store_threads(cores), store=True),
+        *_cases(settings, entries, for_folders, labels, cores, store=False),
+        *_cases(settings, entries, for_stores, stores, store_threads(cores), store=True),
     ]
 
 
@@ -40,13 +45,14 @@ def store_threads(cores: int) -> int:
 def _cases(
     settings: Settings,
     entries: dict[str, Entry],
+    choices: Sequence[LoaderChoice],
     labels: Sequence[str],
     threads_unless_given: int,
     *,
     store: bool,
 ) -> list[Case]:
     cases: dict[str, Case] = {}  # by name: `--loader=pt --loader=pt:mmap=true` names one twice
-    for choice in _choices(settings, entries, store):
+    for choice in choices:
         cls = entries[choice.name].cls
         if cls is not None and choice.options is not None:
             _check(cls, choice.options)
@@ -121,17 +127,22 @@ def walk(items: Sequence[Item], pass_of: dict[int, int], seed: int) -> list[Item
     return order
 
 
-def _choices(settings: Settings, entries: dict[str, Entry], store: bool) -> Sequence[LoaderChoice]:
+def _choices(settings: Settings, entries: dict[str, Entry]) -> Sequence[LoaderChoice]:
     for choice in settings.loaders:
         if choice.name not in entries:
             raise SettingsError(
                 f"--loader={choice.name}: no such loader; there are: {', '.join(entries)}"
             )
-    return settings.loaders or [
-        LoaderChoice(name=name, options=None)
-        for name, entry in entries.items()
-        if (not store if entry.cls is None else (entry.cls.place == "address") == store)
-    ]
+    return settings.loaders or [LoaderChoice(name=name, options=None) for name in entries]
+
+
+def _fits(settings: Settings, entry: Entry, both: bool, *, store: bool) -> bool:
+    """Whether it can measure a folder, or a store, at all; where there is but one kind of place,
+    what was named stays and is skipped with its reason."""
+    if settings.loaders and not both:
+        return True
+    place = entry.cls.place if entry.cls is not None else "file"
+    return (place == "address") == store
 
 
 def _option_sets(choice: LoaderChoice, cls: type[Loader] | None) -> Sequence[dict[str, object]]:

@@ -72,3 +72,12 @@ def test_the_size_is_halved_and_no_further_than_needed(
     assert run_seconds(CASES, passes, found, rates) <= budget or found <= SMALLEST
     if found < size:  # the next larger one would not have fitted
         assert run_seconds(CASES, passes, found * 2, rates) > budget * 0.99
+
+
+def test_a_store_is_read_twice_over_its_link() -> None:
+    cases = [case("none", storage="web")]
+    without = run_seconds(cases, 1, GIB, {})
+    assert run_seconds(cases, 3, GIB, {}, {"web": 1e8}) == pytest.approx(
+        3 * (without + 2 * GIB / 1e8)
+    )
+    assert run_seconds(CASES, 1, GIB, {}, {"web": 1e8}) == run_seconds(CASES, 1, GIB, {})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cases import Case
-from bench.matrix import ceiling_cases, loader_cases, twins, walk
+from bench.matrix import ceiling_cases, loader_cases, store_threads, twins, walk
 from bench.settings import Settings, SettingsError, parse_settings
 from loaders.contract import Loader
 from loaders.registry import Entry, entries
@@ -52,6 +52,11 @@ class Stranger(Plain):
     def __init__(self, threads: int = 1, **given: Any) -> None:
         super().__init__(threads, **given)
         raise OSError("no such device")
+
+
+class Far(Threaded):
+    name = "far"
+    place = "address"
 
 
 KNOWN = {
@@ -211,3 +216,42 @@ def test_passes_differ_in_their_order_and_runs_do_too() -> None:
 def test_what_belongs_to_no_pass_is_left_out_of_the_walk() -> None:
     assert walk(["a", "b", "c"], {2: 1}, 0) == ["c"]
     assert walk([], {}, 0) == []
+
+
+def at(**given: Any) -> set[tuple[str, str | None, str, int | None]]:
+    """(loader, storage, cache, threads) of a run on a folder and at an address."""
+    given.setdefault("stores", ["web"])
+    stores, labels = given.pop("stores"), given.pop("labels", ["here"])
+    settings = parse_settings(given, smoke=False, seed=1)
+    known = KNOWN | {"far": Entry(name="far", cls=Far)}
+    cases = loader_cases(settings, known, labels, 2, stores)
+    return {(one.loader, one.storage, one.cache, one.threads) for one in cases}
+
+
+def test_what_reads_addresses_is_measured_there_and_the_others_on_folders() -> None:
+    found = at()
+    assert {one for one in found if one[1] == "web"} == {("far", "web", "none", 16)}
+    assert {one[0] for one in found if one[1] == "here"} == {*KNOWN}
+    assert "far" not in {one[0] for one in at(stores=[])}
+    assert at(labels=[]) == {("far", "web", "none", 16)}
+
+
+def test_named_loaders_go_where_they_fit_and_are_skipped_where_nothing_fits() -> None:
+    both = at(loader=["far", "plain"], cache="cold")
+    assert both == {("far", "web", "none", 16), ("plain", "here", "cold", None)}
+    assert at(loader=["plain"], labels=[]) == {("plain", "web", "none", None)}
+    assert {one[:2] for one in at(loader=["far"], stores=[])} == {("far", "here")}
+
+
+def test_threads_at_an_address_are_requests_at_a_time() -> None:
+    assert {one[3] for one in at(labels=[], threads="3,5")} == {3, 5}
+    assert {one[3] for one in at(labels=[], full=True)} == {1, 2, 4, 8, 16}
+    assert {store_threads(cores) for cores in (1, 4, 5, 64)} == {16, 20, 256}
+
+
+def test_the_contestant_at_an_address_runs_twice_too() -> None:
+    settings = parse_settings({}, smoke=False, seed=1)
+    known = KNOWN | {"far": Entry(name="far", cls=Far)}
+    cases = loader_cases(settings, known, ["here"], 2, ["web"])
+    twice = {(one.loader, one.storage) for one in cases if one.twin}
+    assert twice == {("safetensors-mmap", "here"), ("far", "web")}
