@@ -85,7 +85,8 @@ class Behaviour:
     seconds before each answer; `ranges` False: always the whole file; `length_off`: added to
     Content-Length; `shift`: the range that is sent begins that much later; `most`: bytes an answer;
     `moved`: redirects below /moved to the same name at `moved`; `user`: "name:password" is asked
-    for; `only`: these apply to paths that hold this text alone."""
+    for; `each`: each range gets `status` the first time that it is asked for; `only`: these apply
+    to paths that hold this text alone."""
 
     fail: int = 0
     status: int = 503
@@ -100,6 +101,7 @@ class Behaviour:
     most: int | None = None
     moved: str | None = None
     user: str | None = None
+    each: bool = False
     only: str = ""
 
 
@@ -169,6 +171,7 @@ def misbehaving(files: dict[str, bytes], **behaviour: Any) -> Iterator[Server]:
             path = unquote(self.path).partition("?")[0].lstrip("/")
             asked = self.headers.get("Range")
             with lock:
+                first = (path, asked) not in server.asked
                 server.asked.append((path, asked))
                 server.auth.append(self.headers.get("Authorization"))
             if told.delay:
@@ -177,7 +180,7 @@ def misbehaving(files: dict[str, bytes], **behaviour: Any) -> Iterator[Server]:
                 ended.wait(20)
                 self.close_connection = True
                 return
-            if self._take("fail", path):
+            if self._take("fail", path) or (told.each and first and told.only in path):
                 after = {"Retry_After": told.retry_after} if told.retry_after else {}
                 self._refuse(told.status, **after)
                 return
