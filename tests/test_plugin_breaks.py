@@ -119,7 +119,7 @@ def test_sigkill_leaves_every_finished_case_readable(killed: tuple[Path, int, in
     assert found.plan is not None
     assert found.host is not None
     assert len(found.samples) >= 4
-    assert len({sample.case for sample in found.samples}) == len(found.samples)
+    assert len(found.settled()) >= 3
 
 
 def test_sigkill_leaves_no_child_behind(killed: tuple[Path, int, int]) -> None:
