@@ -198,3 +198,12 @@ def test_the_contracts_defaults_hold_for_every_loader() -> None:
         assert entry.cls.variants
         for variant in entry.cls.variants:
             entry.cls(2, **variant)
+
+
+def test_the_help_of_all_commands_does_not_wait_for_torch() -> None:
+    code = (
+        "import sys\nfrom bench.cli import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)

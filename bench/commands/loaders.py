@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from loaders import registry
+if TYPE_CHECKING:
+    from loaders.registry import Entry
 
 
 @click.command
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool) -> None:
     """List every loader: what it reads, options with defaults, and why one can't run here."""
+    from loaders import registry  # it takes torch along, and `coldload --help` imports this module
+
     rows = [describe(entry) for entry in registry.entries().values()]
     if as_json:
         click.echo(json.dumps({"loaders": rows}, indent=2))
@@ -35,10 +38,12 @@ def _traits(row: dict[str, Any]) -> str:
     return "; ".join([reads, f"{row['ownership']} memory", *options])
 
 
-def describe(entry: registry.Entry) -> dict[str, Any]:
+def describe(entry: Entry) -> dict[str, Any]:
     """A loader's row: values of JSON only. What a broken one can't tell is null."""
+    from loaders.registry import unavailable
+
     cls = entry.cls
-    reason = registry.unavailable(entry)
+    reason = unavailable(entry)
     return {
         "name": entry.name,
         "available": reason is None,
