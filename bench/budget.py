@@ -11,6 +11,9 @@ SMALLEST = 16 << 20
 FIXED = 0.2
 """Seconds of a sample that don't depend on its size: forking, starting threads, eviction."""
 
+SPARED = 0.85
+"""Part of the budget that a run is planned to take."""
+
 MEMORY_RATE = 3e9
 """Bytes per second assumed for touching, freeing and summing memory around a sample."""
 
@@ -63,7 +66,8 @@ def run_seconds(
 def fit(
     cases: list[Case], passes: int, size: int, budget: float, rates: Mapping[str, Rates]
 ) -> int:
-    """The size halved until the run fits the budget, in seconds; never below SMALLEST."""
-    while size > SMALLEST and run_seconds(cases, passes, size, rates) > budget:
+    """The size halved until the run fits the budget, in seconds, with something to spare for a disk
+    that slows down meanwhile; never below SMALLEST."""
+    while size > SMALLEST and run_seconds(cases, passes, size, rates) > SPARED * budget:
         size = max(size // 2, SMALLEST)
     return size

@@ -117,8 +117,10 @@ def prepare(touch_bytes: int, cores: int) -> None:
 class Counted:
     """What the kernel counts for this process between `ready` and `done`, and its memory.
 
-    Counting begins before the go, since a waiting process costs nothing, and ends after `done` was
-    said, so that the runner's clock and the child's stamps frame the same work.
+    Counting begins before the go, since a waiting process costs nothing. After `done` the child
+    waits until the runner says that its clock has stopped: the threads of a numerical library spin
+    for a while after their work, and with the child computing on, no core might be free for the
+    runner to look at its clock.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -132,8 +134,9 @@ class Counted:
         self._channel.receive()
 
     def done(self) -> dict[str, Any]:
-        self._channel.send({"done": True})
         spent = read_counters().since(self._before)
+        self._channel.send({"done": True})
+        self._channel.receive()
         return {
             "counters": asdict(spent),
             "memory": {**asdict(memory()), "before": self._resident},

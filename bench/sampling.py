@@ -132,6 +132,7 @@ def _go(child: Child, timeout: float, heard: Heard) -> None:
     child.tell({"go": True})
     child.hear(timeout)
     heard.runner_seconds = time.perf_counter() - began
+    child.tell({"stopped": True})
 
 
 def _resident(job: Job, paths: list[Path]) -> float | None:
