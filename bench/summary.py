@@ -94,8 +94,8 @@ def ceilings(run: Run) -> dict[Group, ByPass]:
     found: dict[Group, ByPass] = {}
     for sample in measured(run.samples):
         rate = rate_of(sample)
-        if sample.phase != "ceiling" or rate is None:
-            continue
+        if sample.phase != "ceiling" or rate is None or sample.cache.state == "mixed":
+            continue  # a cold reading that found a part in memory would be a false ceiling
         label = sample.storage.label if sample.storage else None
         asked = sample.cache.requested
         for ownership, cache in CEILING_OF.get(sample.loader, ()):
