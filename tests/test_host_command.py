@@ -41,8 +41,12 @@ def test_a_path_that_is_not_there(tmp_path: Path, arguments: list[str]) -> None:
     gone = tmp_path / "gone"
     done = CliRunner().invoke(main, ["host", str(tmp_path), str(gone), *arguments])
     assert done.exit_code == 2
-    assert done.stdout == ""
-    assert done.stderr == f"Error: can't look at {gone}: No such file or directory\n"
+    why = f"can't look at {gone}: No such file or directory"
+    assert done.stderr == f"Error: {why}\n"
+    if arguments:
+        assert json.loads(done.stdout) == {"error": why}
+    else:
+        assert done.stdout == ""
 
 
 @pytest.mark.parametrize(

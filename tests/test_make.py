@@ -274,6 +274,15 @@ def test_a_file_size_limit_is_reported_and_nothing_is_left(tmp_path: Path) -> No
         assert names_in(tmp_path) == []
 
 
+def test_a_folders_name_reaches_no_terminal_as_it_is(run: CliRunner, tmp_path: Path) -> None:
+    dest = str(tmp_path / "red\x1b[31m")
+    for code in (0, 2):  # made, then refused because it is there
+        done = run.invoke(main, ["make", "qwen3-0.6b", dest, "--size", "1MiB"])
+        assert done.exit_code == code
+        assert "red\\x1b[31m" in done.output
+        assert "\x1b" not in done.output
+
+
 def test_making_safetensors_does_not_wait_for_torch(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom bench.cli import main\n"

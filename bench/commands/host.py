@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from bench.host.facts import host_facts
 from bench.sizes import format_size
+from loaders.checkpoint.text import printable
 
 _WIDTH = 26
 
@@ -29,11 +30,17 @@ def command(paths: tuple[str, ...], as_json: bool) -> None:
     """Show what this host is: processor, memory, limits, accelerators, and for each PATH (the
     current folder if none is given) its file system, mount and disk.
 
-    Only what /proc and /sys say; what they don't say is null.
+    Only what /proc and /sys say; what they don't say is null. With --json, a PATH that can't be
+    looked at (exit code 2) leaves {"error": why} alone.
     """
     wanted = {path: Path(path) for path in paths or (".",)}
-    for path in wanted.values():
-        _check(path)
+    try:
+        for path in wanted.values():
+            _check(path)
+    except UnreadableError as error:
+        if as_json:
+            click.echo(json.dumps({"error": error.message}))
+        raise
     facts = host_facts(wanted)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
@@ -48,7 +55,7 @@ def _check(path: Path) -> None:
         path.stat()
     except (OSError, ValueError) as error:  # ValueError: a zero byte in it
         reason = getattr(error, "strerror", None) or error
-        raise UnreadableError(_printable(f"can't look at {path}: {reason}")) from error
+        raise UnreadableError(printable(f"can't look at {path}: {reason}")) from error
 
 
 def _lines(facts: Mapping[str, object]) -> Iterator[str]:
@@ -95,7 +102,7 @@ def _line(name: str, value: object, depth: int) -> str:
 
 def _title(name: str) -> str:
     words = name.removesuffix("_bytes") if name.endswith("_bytes") else name
-    return _printable(words.replace("_", " "))
+    return printable(words.replace("_", " "))
 
 
 def _shown(name: str, value: object) -> str:
@@ -108,9 +115,4 @@ def _shown(name: str, value: object) -> str:
         return ", ".join(_shown("", inner) for inner in value) or "none"
     if isinstance(value, int) and (name.endswith("_bytes") or name in {"limit", "used"}):
         return format_size(value)
-    return _printable(str(value))
-
-
-def _printable(words: str) -> str:
-    """Names come from devices and mounts: control characters must not reach the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    return printable(str(value))

@@ -39,6 +39,7 @@ from bench.sizes import SizeError, format_size, parse_size
 from bench.synth.place import MakeError, PlaceError
 from bench.synth.shapes import DTYPES, load_shape, shape_names
 from bench.synth.write import FORMATS, Made, make_checkpoint
+from loaders.checkpoint.text import printable
 
 
 @click.command(epilog=f"Shapes: {', '.join(shape_names())}.")
@@ -91,11 +92,11 @@ def command(
                 progress=progress,
             )
     except KeyboardInterrupt:
-        click.echo(f"{folder}: interrupted; nothing was left behind", err=True)
+        click.echo(f"{printable(folder)}: interrupted; nothing was left behind", err=True)
         sys.exit(130)
     except (ValueError, MakeError) as error:
         text = f"--size: {error}" if isinstance(error, SizeError) else str(error)
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
         if as_json:
             _print_json({"ok": False, "error": text, "shape": shape, "path": folder})
         failed = isinstance(error, MakeError) and not isinstance(error, PlaceError)
@@ -151,7 +152,7 @@ def _sentence(made: Made, form: str, seconds: float) -> str:
     scaled = ", ".join(f"{name} {made.shape.dims[name]} of {changed[name]}" for name in changed)
     files = f"{len(made.files)} {form} file(s)" if made.files else f"{made.tensors} {form} files"
     return (
-        f"{made.folder}: {made.shape.name}, {made.tensors} tensors, "
+        f"{printable(str(made.folder))}: {made.shape.name}, {made.tensors} tensors, "
         f"{format_size(made.tensor_bytes)} in {files}, {seconds:.1f} s\n"
         f"scaled: {scaled or 'nothing, it is the whole model'}"
     )
