@@ -112,6 +112,15 @@ def test_a_child_that_fails_is_an_error_with_its_reason(
     assert gone(child.pid)
 
 
+def test_what_a_child_says_shows_no_secret(server: Server) -> None:
+    child = server.fork(f"{HERE}:names_an_address")
+    with pytest.raises(ChildError, match=r"OSError: can't read https://\*\*\*@host/x\?\*\*\*"):
+        child.hear(30)
+    assert "***@host" in server.log.read_text()
+    assert "sig=s3cr3t" not in server.log.read_text()
+    assert "me:" not in server.log.read_text()
+
+
 @pytest.mark.parametrize("code", [0, 1, 77])
 def test_exit_codes(server: Server, code: int) -> None:
     child = server.fork(f"{HERE}:ends", code=code)

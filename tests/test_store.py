@@ -139,7 +139,8 @@ def test_c88_from_a_loaders_counts() -> None:
 
 
 @given(
-    st.integers(0, 10**12), st.floats(0, 1e5), st.integers(0, 10**6), st.integers(0, 10**6),
+    st.integers(0, 10**12), st.just(0.0) | st.floats(1e-9, 1e5),
+    st.integers(0, 10**6), st.integers(0, 10**6),
     st.integers(1, 1 << 40), st.integers(1, 4096), st.integers(0, 10**4),
     st.none() | st.floats(0, 1e4), st.none() | st.floats(1, 1e12),
 )  # fmt: skip

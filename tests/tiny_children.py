@@ -63,6 +63,10 @@ def ends(channel: Channel, code: int) -> None:
     os._exit(code)
 
 
+def names_an_address(channel: Channel) -> None:
+    raise OSError("can't read https://me:s3cr3t@host/x?sig=s3cr3t")
+
+
 def raises_badly(channel: Channel) -> None:
     class MuteError(Exception):
         def __str__(self) -> str:
