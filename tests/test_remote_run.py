@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from servers import free_port, misbehaving, nginx
+from servers import free_port, misbehaving, nginx, s3
 
 from bench.settings import DEFAULT_MODEL
 from tests.test_plugin_runs import make_model, only_clocks
@@ -159,6 +159,22 @@ def test_a_staged_copy_of_other_bytes_is_refused(filed: tuple[Done, Path]) -> No
     assert done.code == pytest.ExitCode.USAGE_ERROR
     assert "was staged before and holds other bytes than the store now; delete it" in done.text
     assert TRACE not in done.text
+
+
+def test_s3_from_a_stand_in(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3(monkeypatch, "bucket") as store:
+        for path in (root / "model").iterdir():
+            store.put(f"deep/model/{path.name}", path.read_bytes())
+        done = run_pytest(
+            *(*SMOKE, f"--model={store.address}/deep/model", "-k", "remote and not twin"),
+            f"--run-dir={tmp_path / 'run'}",
+            env=DIRECT,
+        )
+    assert done.code == 0, done.text
+    *_, found = samples(tmp_path / "run")
+    assert (found["status"], found["verified"], found["model"]) == ("ok", True, "model")
+    assert (found["storage"]["label"], found["storage"]["file_system"]) == ("s3", "s3")
+    assert found["details"]["counts"]["requests"] == 2
 
 
 # Servers that misbehave.
