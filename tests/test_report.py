@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from bench import findings
 from bench.limits_seen import limit
-from bench.records import Run, Sample, Seconds, read_run
+from bench.records import Run, Sample, Seconds, StorageRecord, read_run
 from bench.report import COLUMNS, fitting, headline, render
 from bench.stats import BOOTSTRAP_FROM
 from bench.summary import Group, Row, ceilings, groups, noise, rate_of, ratio, rows, title_of
@@ -390,3 +390,37 @@ TOUCH = ceiling("first-touch", 1.2, storage=None, cache="none")
 )
 def test_what_limits_a_load(samples: list[Sample], expected: str) -> None:
     assert limited(*samples) == expected
+
+
+# Stores.
+
+WEB = StorageRecord(label="web", file_system="https")
+
+
+def from_web(number: int, rate: float, **details: object) -> Sample:
+    counts = {"requests": 64, "bytes": 1_000_000_000, "retries": 1, "busy_us": 9, "wait_us": 0}
+    told = {"counts": counts, "settings": {"chunk_mib": 16}, "files": 4, **details}
+    return load("remote", rate, number, cache="none", storage=WEB, threads=16, details=told)
+
+
+def test_a_store_is_explained_by_its_median_pass_and_counts_all_retries() -> None:
+    (said,) = findings.from_stores(
+        made_run(*[from_web(n, rate) for n, rate in enumerate((1, 3, 2))])
+    )
+    assert said.startswith(
+        "remote on web: 2 GB/s in 64 requests of up to 16 MiB, 16 at a time, from 4 files: "
+    )
+    assert said.endswith("Retries in 3 passes: 3.")
+
+
+@pytest.mark.parametrize("lacking", [{"counts": {}}, {"settings": {}}, {"counts": {"reads": 1}}])
+def test_what_counts_other_things_is_no_store(lacking: dict[str, object]) -> None:
+    assert findings.from_stores(made_run(from_web(1, 1.0, **lacking))) == []
+
+
+def test_a_store_is_titled_remote_with_what_cold_means_there() -> None:
+    run = made_run(from_web(1, 1.0))
+    run = replace(run, host={**HOST, "stores": {"web": "https"}, "coldness": {"web": "not cold"}})
+    text = render(run)
+    assert "web, remote: not cold -> memory of its own (owned)" in text
+    assert "web: a store (https)" in headline(run)
