@@ -105,6 +105,12 @@ class Loader(ABC):
                 found = self.settings[key]
                 raise OptionError(f"{self.name}: {key} must be at least 1, got {found}")
 
+    def require_not_negative(self, option: str) -> None:
+        """For `__init__`: OptionError unless this number option is at least 0."""
+        if int(self.settings[option]) < 0:
+            found = self.settings[option]
+            raise OptionError(f"{self.name}: {option} must be at least 0, got {found}")
+
     def require_one_of(self, option: str, *choices: OptionValue) -> None:
         """For `__init__`: OptionError unless the option has one of these values."""
         found = self.settings[option]

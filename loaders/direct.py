@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from loaders.checkpoint.manifest import Checkpoint
-from loaders.contract import Loader, OptionError, OptionValue, Stamp
+from loaders.contract import Loader, OptionValue, Stamp
 from loaders.io.borrowed import Shape, ring_of, shape_of, stream_tensors
 from loaders.io.sources import DirectSource, OpenSource
 from loaders.registry import register
@@ -40,8 +40,7 @@ class Direct(Loader):
         super().__init__(threads, **given)
         self.require_positive("block_mib", "ring_mib")
         self.require_one_of("pages", "huge", "4k")
-        if int(self.settings["readers"]) < 0:
-            raise OptionError(f"{self.name}: readers must be at least 0 (as many as threads)")
+        self.require_not_negative("readers")
 
     def open_source(self) -> OpenSource:
         """How its files are opened."""

@@ -16,6 +16,7 @@ from loaders.checkpoint.manifest import Checkpoint
 from loaders.direct import Direct
 from loaders.io import sources
 from loaders.io.sources import AdaptiveSource, Residents
+from loaders.parallel import Parallel
 from loaders.system.pagecalls import PAGE, cachestat, mincore
 from loaders.system.residency import Measure, choose_method
 
@@ -135,6 +136,22 @@ def test_c78_direct_reads_a_warm_file_again_and_adaptive_does_not(big: Checkpoin
         fill(file.path, 0, file.size)
     assert assert_right(Direct(2), big) >= big.tensor_bytes
     assert assert_right(Adaptive(2), big) == 0
+
+
+@pytest.mark.parametrize("share", [0, 0.5, 1.01])
+def test_parallel_with_direct_takes_from_memory_what_is_there(
+    share: float, big: Checkpoint
+) -> None:
+    """Into memory that stays, in any mixture; and around the cache only what it lacks."""
+    remember(big)
+    absent = arrange(big, part(share))
+    loader = Parallel(3, direct=True, pages="huge", block_mib=1)
+    before = device_bytes()
+    tensors = dict(loader.load(big, Stamps()))
+    assert abs(device_bytes() - before - absent) <= absent * 0.02 + SLACK
+    assert loader.notes == []
+    for spec in big.tensors:
+        assert tensor_bytes(tensors[spec.name]) == file_bytes_directly(big, spec.name)
 
 
 def test_absent_parts_stay_out_of_the_page_cache(big: Checkpoint) -> None:

@@ -3,7 +3,6 @@ asked for, and the whole load needs the ring and no more."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from loaders.io.buffers import PAGE, allocate
 from loaders.io.errors import LoadError
 from loaders.io.layout import Extent, Ring, plan_places, plan_reads, ring_for
 from loaders.io.refill import Refill
-from loaders.io.sources import OpenSource
+from loaders.io.sources import OpenSource, summed
 from loaders.io.tensors import by_file, dtype_of, is_aligned, require_dtypes, tensor_over
 
 
@@ -93,7 +92,7 @@ def stream_tensors(
                     note("tensors at offsets that their dtype can't have in memory were copied")
                 yield spec.name, tensor_over(memory, place.position, spec)
     finally:
-        for text in _summed(refill.notes):
+        for text in summed(refill.notes):
             note(text)
         del memory, refill
         buffer.close()
@@ -124,10 +123,3 @@ def _ring(extents: list[Extent], shape: Shape) -> Ring:
 def _largest(checkpoint: Checkpoint) -> str:
     largest = max(checkpoint.tensors, key=lambda spec: spec.nbytes)
     return f"{largest.file}: tensor {largest.name!r} of {largest.nbytes} bytes"
-
-
-def _summed(notes: dict[str, list[str]]) -> list[str]:
-    """Each text once, with the number of files that it is about; of many texts the first."""
-    counts = Counter(text for texts in notes.values() for text in texts)
-    texts = [f"{text} ({count} file(s) of the load)" for text, count in counts.items()]
-    return texts[:3] + ([f"and {len(texts) - 3} more like these"] if len(texts) > 3 else [])

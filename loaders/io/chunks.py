@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from loaders.io.buffers import PAGE
-from loaders.io.readers import OpenFile
+from loaders.io.sources import OpenSource, PlainSource, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class _Shared:
     def __init__(self, left: int) -> None:
         self.lock = threading.Lock()
         self.left = left
-        self.file: OpenFile | None = None
+        self.file: Source | None = None
 
 
 class ChunkSource:
@@ -63,19 +64,32 @@ class ChunkSource:
 
     A file is opened when its first chunk is taken and closed when its last one was given back, so
     that no more files are open than threads at work: a checkpoint has more shards than a process
-    may have open files. `fell_back`: path -> why it was not read directly; of closed files.
+    may have open files. `open_source` opens them, else they are read through the page cache, or
+    around it with `direct`. `notes`: path -> what is to be told of closed files.
     """
 
-    def __init__(self, spans: Sequence[Span], block_bytes: int, *, direct: bool = False) -> None:
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        block_bytes: int,
+        *,
+        direct: bool = False,
+        open_source: OpenSource | None = None,
+    ) -> None:
         self._spans = spans
         self._chunks = plan_chunks(spans, block_bytes)
-        self._direct = direct
+        self._open = open_source or partial(PlainSource, direct=direct)
         self._lock = threading.Lock()
         self._shared: dict[int, _Shared] = {}
         self._stopped = False
-        self.fell_back: dict[str, str] = {}
+        self.notes: dict[str, list[str]] = {}
 
-    def take(self) -> tuple[Chunk, OpenFile] | None:
+    @property
+    def fell_back(self) -> dict[str, str]:
+        """Path -> why it was not read directly; of closed files."""
+        return {path: notes[0] for path, notes in self.notes.items()}
+
+    def take(self) -> tuple[Chunk, Source] | None:
         """The next chunk and its file, or None when there is nothing left to read."""
         with self._lock:
             chunk = None if self._stopped else next(self._chunks, None)
@@ -85,7 +99,7 @@ class ChunkSource:
             shared = self._shared.setdefault(chunk.span, _Shared(span.length))
         with shared.lock:
             if shared.file is None:
-                shared.file = OpenFile(span.path, direct=self._direct)
+                shared.file = self._open(span.path)
             return chunk, shared.file
 
     def give_back(self, chunk: Chunk) -> None:
@@ -111,6 +125,6 @@ class ChunkSource:
         file = self._shared.pop(number).file
         if file is None:
             return
-        if file.fell_back is not None:
-            self.fell_back.setdefault(file.path, file.fell_back)
+        if notes := file.notes:
+            self.notes.setdefault(self._spans[number].path, notes)
         file.close()

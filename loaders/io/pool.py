@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from loaders.io.chunks import Chunk, ChunkSource, Span
-from loaders.io.readers import read_into
+from loaders.io.sources import OpenSource
 
 DEFAULT_BLOCK = 16 << 20
 
@@ -30,14 +30,16 @@ class ReaderPool:
         threads: int,
         block_bytes: int = DEFAULT_BLOCK,
         direct: bool = False,
+        open_source: OpenSource | None = None,
     ) -> None:
-        """Starts nothing yet. ValueError if a destination's length isn't its span's."""
+        """Starts nothing yet. `open_source`: how files are opened, instead of `direct`; spans and
+        destinations then begin at pages. ValueError if a destination's length isn't its span's."""
         for span, into in zip(spans, destinations, strict=True):
             if len(into) != span.length:
                 raise ValueError(f"{span.path}: {span.length} bytes into memory of {len(into)}")
         self._spans = spans
         self._into: list[memoryview | None] = list(destinations)
-        self._source = ChunkSource(spans, block_bytes, direct=direct)
+        self._source = ChunkSource(spans, block_bytes, direct=direct, open_source=open_source)
         self._arrived = [0] * len(spans)  # bytes from each span's beginning without a gap
         self._ahead: list[dict[int, int]] = [{} for _ in spans]  # start -> end, behind a gap
         self._error: BaseException | None = None
@@ -51,6 +53,11 @@ class ReaderPool:
     def fell_back(self) -> Mapping[str, str]:
         """Path -> why it was not read directly although that was asked for; of finished files."""
         return self._source.fell_back
+
+    @property
+    def notes(self) -> Mapping[str, list[str]]:
+        """Path -> what is to be told about its reading; of finished files."""
+        return self._source.notes
 
     def wait(self, span: int, nbytes: int | None = None) -> None:
         """Blocks until the first `nbytes` of the span have arrived (all of it by default). Raises
@@ -98,8 +105,9 @@ class ReaderPool:
                 chunk, file = taken
                 into = self._into[chunk.span]
                 assert into is not None  # is dropped only after the span's last chunk
-                read_into(file, into[chunk.start : chunk.start + chunk.length], chunk.offset)
-                del into
+                part = into[chunk.start : chunk.start + chunk.length]
+                file.read(part, chunk.offset, chunk.length)
+                del into, part
                 self._note(chunk)
                 self._source.give_back(chunk)
         except BaseException as error:  # it is raised again in the thread that waits

@@ -124,11 +124,12 @@ def read_into(file: OpenFile, into: memoryview, offset: int) -> None:
 
 
 def read_block(file: OpenFile, into: memoryview, offset: int, needed: int) -> None:
-    """Fills `into`, whose address, length and `offset` are multiples of the page size, with one
-    call where it can be. The file may end behind the first `needed` bytes: an aligned read past its
-    end spares the last block a way of its own. Raises as `read_into`."""
-    if file.direct and (PAGE % file.offset_align or PAGE % file.memory_align):
-        read_into(file, into[:needed], offset)  # a device with larger blocks than pages
+    """Fills `into`, whose address and `offset` are multiples of the page size, with one call where
+    the length is one, too. The file may end behind the first `needed` bytes: an aligned read past
+    its end spares the last block a way of its own. Raises as `read_into`."""
+    small = PAGE % file.offset_align == PAGE % file.memory_align == 0
+    if file.direct and not (small and len(into) % PAGE == 0):
+        read_into(file, into[:needed], offset)  # or a device with larger blocks than pages
     else:
         _fill(file, into, offset, needed)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from loaders.io.buffers import PAGE, Buffer, allocate
 from loaders.io.chunks import ChunkSource, Span
 from loaders.io.pool import DEFAULT_BLOCK
-from loaders.io.readers import read_into
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ def stream(
             while (slot := free.get()) is not None and (taken := source.take()) is not None:
                 chunk, file = taken
                 data = slot.view(chunk.offset % PAGE, chunk.length)
-                read_into(file, data, chunk.offset)
+                file.read(data, chunk.offset, chunk.length)
                 source.give_back(chunk)
                 ready.put((Block(span=chunk.span, start=chunk.start, data=data), slot))
                 del data

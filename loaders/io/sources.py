@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from loaders.io.buffers import PAGE
-from loaders.io.readers import OpenFile, read_block
+from loaders.io.readers import OpenFile, read_block, read_into
 from loaders.system.residency import METHODS, REFUSALS, Measure, choose_method
 
 FINEST = 64 << 10
@@ -27,7 +28,8 @@ class Source(Protocol):
     """An open file that reader threads take blocks from."""
 
     def read(self, into: memoryview, offset: int, needed: int) -> None:
-        """Fills `into`; everything is page-aligned, and only `needed` bytes must be there."""
+        """Fills `into`; address and offset are page-aligned, and only `needed` bytes must be
+        there. Lengths that aren't whole pages cost a read more."""
 
     def close(self) -> None: ...
 
@@ -40,6 +42,24 @@ Part = tuple[int, int, bool | None]
 """(start, length, resident) of a part of a block; None: some of its pages are."""
 
 OpenSource = Callable[[str], Source]
+
+
+class PlainSource:
+    """Through the page cache or around it, as told; ranges of any alignment. Its notes are the bare
+    reasons for not reading directly."""
+
+    def __init__(self, path: str, *, direct: bool) -> None:
+        self._file = OpenFile(path, direct=direct)
+
+    def read(self, into: memoryview, offset: int, needed: int) -> None:
+        read_into(self._file, into[:needed], offset)
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def notes(self) -> list[str]:
+        return [] if self._file.fell_back is None else [self._file.fell_back]
 
 
 class DirectSource:
@@ -176,6 +196,14 @@ class AdaptiveSource:
             os.posix_fadvise(self._cached.fd, offset, length, advice)
         except OSError as error:  # the bytes are the same without it
             self._unadvised = f"read-ahead isn't under control, fadvise: {error.strerror}"
+
+
+def summed(notes: Mapping[str, list[str]]) -> list[str]:
+    """The notes of many files: each text once, with the number of files that it is about; of many
+    texts the first."""
+    counts = Counter(text for texts in notes.values() for text in texts)
+    texts = [f"{text} ({count} file(s) of the load)" for text, count in counts.items()]
+    return texts[:3] + ([f"and {len(texts) - 3} more like these"] if len(texts) > 3 else [])
 
 
 def _append(
