@@ -183,6 +183,18 @@ def test_c19_a_tied_head_without_a_place(tmp_path: Path, place: Any) -> None:
     assert not open_checkpoint(tmp_path).problems
 
 
+@pytest.mark.parametrize("place", [None, ""])
+@pytest.mark.parametrize("config", [{"tie_word_embeddings": False}, None])
+def test_c19_a_missing_head_without_a_place(tmp_path: Path, place: Any, config: Any) -> None:
+    write_tied(tmp_path, config)
+    rewrite(tmp_path, lambda root: root["weight_map"].update({HEAD: place}))
+    (problem,) = examine(tmp_path).errors
+    assert problem.code == "index-tensor-absent"
+    assert problem.file == "model.safetensors.index.json"
+    assert "named without a file, and no file has it" in problem.message
+    assert "should be in" not in problem.message
+
+
 def test_c19_both_names_stored(tmp_path: Path) -> None:
     tensors = {EMBED: ("BF16", [8, 4]), HEAD: ("BF16", [8, 4])}
     tiny.write_tensors(tmp_path / "model.safetensors", tensors)

@@ -224,11 +224,11 @@ def against_headers(
             text = f"{where} should be in {shown(file)}, found in {shown(found[tensor])}"
             problems.append(_at("index-wrong-shard", file, tensor, text))
             continue
-        problems += _missing(where, file, tensor, found, config)
+        problems += _missing(where, file, tensor, found, config, index.name)
     for tensor in index.unplaced:
         if tensor not in found:
             where = f"{shown(index.name)}: tensor {quoted(tensor)}"
-            problems += _missing(where, index.name, tensor, found, config)
+            problems += _missing(where, None, tensor, found, config, index.name)
     unplaced = set(index.unplaced)
     for tensor, file in found.items():
         if tensor not in index.weight_map and tensor not in unplaced:
@@ -242,25 +242,30 @@ def against_headers(
 
 def _missing(
     where: str,
-    file: str,
+    file: str | None,
     tensor: str,
     found: Mapping[str, str],
     config: Mapping[str, Any] | None,
+    index: str,
 ) -> list[Problem]:
+    """`file` is where the index places it, None where it says nothing."""
     tied = tied_to_embedding(tensor, found, config)
     if tied is True:
         return []
     if tied is None:
         text = (
-            f"{where} is absent from {shown(file)}; taken as tied to the input embedding, because "
-            "config.json doesn't say tie_word_embeddings"
+            f"{where} is absent from {shown(file or 'every file')}; taken as tied to the input "
+            "embedding, because config.json doesn't say tie_word_embeddings"
         )
-        return [_at("tied-assumed", file, tensor, text, warning=True)]
-    text = (
-        f"{where} should be in {shown(file)}, which has no such tensor, nor has any other file; "
-        "save or download that file again"
-    )
-    return [_at("index-tensor-absent", file, tensor, text)]
+        return [_at("tied-assumed", file or index, tensor, text, warning=True)]
+    if file is None:
+        text = f"{where} is named without a file, and no file has it; write the checkpoint again"
+    else:
+        text = (
+            f"{where} should be in {shown(file)}, which has no such tensor, nor has any other "
+            "file; save or download that file again"
+        )
+    return [_at("index-tensor-absent", file or index, tensor, text)]
 
 
 def tied_to_embedding(
