@@ -172,6 +172,14 @@ def test_a_file_name_that_is_no_utf8(tmp_path: Path) -> None:
     assert check(tmp_path).exit_code == 0
 
 
+def test_c13_a_dtype_of_any_length_is_shown_short(tmp_path: Path) -> None:
+    header = {"w": {"dtype": "F" * 100_000, "shape": [1], "data_offsets": [0, 1]}}
+    (tmp_path / "model.safetensors").write_bytes(tiny.raw_file(header, b"x"))
+    done = check(tmp_path)
+    assert done.exit_code == 1
+    assert len(done.output) < 2_000
+
+
 def test_it_starts_without_torch_and_prints_plainly(tmp_path: Path) -> None:
     tiny.write_tensors(tmp_path / "model.safetensors", {"w": ("U8", [9])})
     code = (

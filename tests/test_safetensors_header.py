@@ -549,3 +549,14 @@ def test_agrees_with_the_library_on_mutated_bytes(
         if at + cut < 8 + old:
             content = struct.pack("<Q", old + len(put) - cut) + content[8:]
     agree(tmp_path_factory.getbasetemp(), content)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "said"),
+    [("null", "found null"), ("[true, 4]", "[true, 4]"), (f"[0, {'9' * 5000}]", "4,300 digits")],
+)
+def test_c12_what_was_found_is_said_as_it_stands(offsets: str, said: str) -> None:
+    raw = f'{{"w": {{"dtype": "U8", "shape": [4], "data_offsets": {offsets}}}}}'.encode()
+    (problem,) = parse_header(raw, name="x", file_size=8 + len(raw) + 4).problems
+    assert said in problem.message
+    assert "sys." not in problem.message

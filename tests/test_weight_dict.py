@@ -118,3 +118,10 @@ def test_c30_c31_files_without_a_weight_dict(tmp_path: Path, saved: object, code
     assert specs == []
     assert [p.code for p in problems] == [code]
     assert problems[0].message.startswith("x.bin: ")
+
+
+def test_c30_tensors_under_keys_that_are_no_names(tmp_path: Path) -> None:
+    (problem,) = manifest(save({("a", "b"): torch.ones(2)}, tmp_path / "a.pt"))[1]
+    assert problem.code == "no-weight-dict"
+    assert "keys that are no names" in problem.message
+    assert "training state" not in problem.message

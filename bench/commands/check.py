@@ -32,7 +32,7 @@ from bench.sizes import format_size
 from loaders.checkpoint.folder import Asked
 from loaders.checkpoint.manifest import Checkpoint, NoWeightsError, UnreadableError
 from loaders.checkpoint.read import examine
-from loaders.checkpoint.text import count, printable
+from loaders.checkpoint.text import count, printable, shown
 from loaders.store.address import masked
 
 _MOST_IGNORED = 20
@@ -160,7 +160,7 @@ def _print_human(checkpoint: Checkpoint) -> None:
     if checkpoint.storage_bytes != checkpoint.tensor_bytes:
         line(f"  shared storages counted once: {_bytes(checkpoint.storage_bytes)}")
     for dtype, nbytes in checkpoint.dtype_bytes.items():
-        line(f"  {dtype:<20} {_bytes(nbytes)}")
+        line(f"  {shown(dtype):<20} {_bytes(nbytes)}")
     for one in checkpoint.ignored[:_MOST_IGNORED]:
         line(f"  left out: {one.file}: {one.reason}", "dim")
     if len(checkpoint.ignored) > _MOST_IGNORED:

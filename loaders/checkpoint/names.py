@@ -39,7 +39,7 @@ _WEIGHT_LIKE: Final = (
 )
 _TRAINING = re.compile(
     r"(training_args|optimizer|optim_states|scheduler|scaler|rng_state|random_states?)"
-    r"([_-]\d+)*\.(bin|pt|safetensors)$",
+    r"([_-]\d+)*(-of-\d+)?\.(bin|pt|safetensors)$",
     re.IGNORECASE,
 )
 _ADAPTER = re.compile(r"^(adapter_(model|weights)|pytorch_lora_weights)\b", re.IGNORECASE)

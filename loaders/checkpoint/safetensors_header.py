@@ -15,6 +15,7 @@ Problem codes of a file's header:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -313,7 +314,7 @@ def _metadata_fault(value: Any) -> str | None:
         return None
     key, item = wrong[0]
     return (
-        f"{METADATA} may hold strings only, but {quoted(key)} is {_kind(item)} ({_brief(item)}); "
+        f"{METADATA} may hold strings only, but {quoted(key)} is {_kind(item)}: {_brief(item)}; "
         "the safetensors library refuses such a file"
     )
 
@@ -341,5 +342,9 @@ def _kind(value: Any) -> str:
 
 def _brief(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(shown(item)[:30] for item in value[:8])}{', …' * (len(value) > 8)}]"
-    return shown(value)[:60]
+        return f"[{', '.join(_word(item)[:30] for item in value[:8])}{', …' * (len(value) > 8)}]"
+    return _word(value)[:60]
+
+
+def _word(value: Any) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else shown(value)

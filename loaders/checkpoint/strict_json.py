@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from typing import Any
 
 MAX_DEPTH = 127  # serde_json's recursion limit of 128 refuses the 128th level
@@ -60,8 +61,9 @@ def loads(raw: bytes) -> Any:
         raise StrictJsonError("nested too deeply") from error
     except StrictJsonError:
         raise
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise StrictJsonError(str(error)) from error
+    except ValueError as error:
+        most = sys.get_int_max_str_digits()
+        raise StrictJsonError(f"it holds a number of more than {most:,} digits") from error
     if _SURROGATE.search(text):
         _refuse_lone_surrogates(value)
     return value

@@ -46,6 +46,7 @@ _TRAINING = re.compile(
     re.IGNORECASE,
 )
 _RNG = re.compile(r"(^|_)(rng|random)_states?", re.IGNORECASE)
+_KEY_OF = "<key of type "
 _MAX_DEPTH = 64
 _MAX_VISITS = 2_000_000
 
@@ -94,6 +95,12 @@ def find_weights(saved: object, kind: type[T]) -> Weights[T]:
     tensors = _flatten(level, kind, path, skipped)
     if not tensors:
         where = ", ".join(skipped)
+        if skipped and all(_KEY_OF in entry for entry in skipped):
+            raise WeightDictError(
+                "no-weight-dict",
+                f"its tensors stand under keys that are no names ({where}); a checkpoint is a dict "
+                "of names and tensors: save it again so",
+            )
         if skipped or _is_optimizer(level):
             raise WeightDictError(
                 "not-weights",
@@ -178,7 +185,7 @@ def _nameable(key: object) -> bool:
 
 
 def _label(key: object) -> str:
-    return str(key)[:100] if _nameable(key) else f"<key of type {type(key).__name__}>"
+    return str(key)[:100] if _nameable(key) else f"{_KEY_OF}{type(key).__name__}>"
 
 
 def _skip(skipped: dict[str, list[T]], path: list[str], value: object, kind: type[T]) -> None:
