@@ -79,6 +79,8 @@ def test_index_drops_consolidated_and_says_why(tmp_path: Path) -> None:
         "optimizer.pt",
         "my_optimizer.pt",
         "optimizer_1.bin",
+        "optimizer-00001-of-00002.pt",
+        "optimizer-00001-of-00002.bin",
         "scheduler.pt",
         "scheduler.bin",
         "scaler.pt",
@@ -396,14 +398,6 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tiny.write_tensors(tmp_path / "x.safetensors", W)
     _deny(monkeypatch, path)
     with pytest.raises(UnreadableError, match="Permission denied"):
-        examine(path)
-
-
-@pytest.mark.parametrize(
-    "path", ["s3://bucket/model", "hf://org/name", "file:///tmp/x", "http://host/m.safetensors"]
-)
-def test_addresses_are_refused_for_now(path: str) -> None:
-    with pytest.raises(UnreadableError, match="mount"):
         examine(path)
 
 
