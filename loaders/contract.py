@@ -128,6 +128,12 @@ class Loader(ABC):
         made before a run. Mapped pages don't count: the kernel takes them back."""
         return checkpoint.tensor_bytes if self.ownership == "owned" else 0
 
+    def refuses(self, checkpoint: Checkpoint) -> str | None:
+        """Why it can't load this checkpoint although it reads the format (a dtype that its library
+        doesn't know), so that this is a skip before a run and no failure in it. None if it can as
+        far as the manifest tells. Opens no file."""
+        return None
+
     @classmethod
     def unusable(cls) -> str | None:
         """Why it can't run on this host although the modules of `requires` are there: no such

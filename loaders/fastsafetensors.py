@@ -10,7 +10,8 @@ import torch
 
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.contract import Loader, Stamp
-from loaders.io.library import older_than, require_codes, require_whole, translated
+from loaders.io.errors import LoadError
+from loaders.io.library import older_than, require_whole, translated, unknown_code
 from loaders.io.tensors import by_file, require_dtypes
 from loaders.registry import register
 
@@ -34,12 +35,17 @@ class FastSafetensors(Loader):
     def unusable(cls) -> str | None:
         return older_than("fastsafetensors", "0.5")
 
-    def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
-        from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+    def refuses(self, checkpoint: Checkpoint) -> str | None:
         from fastsafetensors.st_types import DType
 
+        return unknown_code(checkpoint, {known.value for known in DType}, "fastsafetensors")
+
+    def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
+        from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
         require_dtypes(checkpoint)
-        require_codes(checkpoint, {known.value for known in DType}, "fastsafetensors")
+        if (reason := self.refuses(checkpoint)) is not None:
+            raise LoadError(reason)
         with stamp("open"):
             require_whole(checkpoint)
             library: Any = SafeTensorsFileLoader(

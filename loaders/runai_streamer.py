@@ -11,7 +11,8 @@ import torch
 
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.contract import Loader, OptionValue, Ownership, Stamp
-from loaders.io.library import older_than, require_codes, require_whole, translated
+from loaders.io.errors import LoadError
+from loaders.io.library import older_than, require_whole, translated, unknown_code
 from loaders.io.tensors import by_file, require_dtypes
 from loaders.registry import register
 
@@ -44,14 +45,19 @@ class RunaiStreamer(Loader):
     def unusable(cls) -> str | None:
         return older_than("runai-model-streamer", "0.17")  # whose tensors tell who owns them
 
-    def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
-        from runai_model_streamer import SafetensorsStreamer
+    def refuses(self, checkpoint: Checkpoint) -> str | None:
         from runai_model_streamer.safetensors_streamer.safetensors_pytorch import (
             safetensors_to_torch_dtype,
         )
 
+        return unknown_code(checkpoint, safetensors_to_torch_dtype, "the Run:ai streamer")
+
+    def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
+        from runai_model_streamer import SafetensorsStreamer
+
         require_dtypes(checkpoint)
-        require_codes(checkpoint, safetensors_to_torch_dtype, "the Run:ai streamer")
+        if (reason := self.refuses(checkpoint)) is not None:
+            raise LoadError(reason)
         paths = [file.path for file, _ in by_file(checkpoint)]
         if not paths:
             return

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import safetensors.torch
 import torch
-from safetensors.torch import load
 
-from loaders.checkpoint.dtypes import BY_CODE
-from loaders.checkpoint.manifest import Checkpoint, WeightFile
+from loaders.checkpoint.manifest import Checkpoint
 from loaders.contract import Loader, Stamp
 from loaders.io.errors import LoadError, TruncatedError, naming
+from loaders.io.library import unknown_code
 from loaders.io.tensors import require_dtypes
 from loaders.registry import register
 
@@ -29,37 +29,24 @@ class SafetensorsEager(Loader):
         largest = max((file.size for file in checkpoint.files), default=0)
         return checkpoint.tensor_bytes + largest
 
+    def refuses(self, checkpoint: Checkpoint) -> str | None:
+        """Its table of dtypes is shorter than the mapping's (safetensors 0.8: no F4, no F8_E8M0)
+        and ends in a KeyError of the bare code."""
+        known = getattr(safetensors.torch, "_TYPES", None)  # private: it may go
+        return unknown_code(checkpoint, known, "safetensors.torch.load") if known else None
+
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
         require_dtypes(checkpoint)
+        if (reason := self.refuses(checkpoint)) is not None:
+            raise LoadError(reason)
         for file in checkpoint.files:
             with naming(file.path):
                 data = Path(file.path).read_bytes()
             if len(data) < file.size:
                 raise TruncatedError(file.path, expected=file.size, found=len(data))
-            with stamp("open"):
-                tensors = _parse(data, file, checkpoint)
+            with stamp("open"), naming(file.path):
+                tensors = safetensors.torch.load(data)
             del data
             while tensors:
                 name = next(iter(tensors))
                 yield name, tensors.pop(name)
-
-
-def _parse(data: bytes, file: WeightFile, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """load(), whose table of dtypes is shorter than the mapping's (safetensors 0.8: no F4, no
-    F8_E8M0) and which then raises a KeyError of the bare code: here with a tensor's name."""
-    try:
-        with naming(file.path):
-            return load(data)
-    except LoadError as error:
-        lacking = BY_CODE.get(str(error.__cause__).strip("'"))
-        if not isinstance(error.__cause__, KeyError) or lacking is None:
-            raise
-        spec = next(
-            spec
-            for spec in checkpoint.tensors
-            if spec.file == file.name and spec.dtype == lacking.name
-        )
-        raise LoadError(
-            f"{file.path}: tensor {spec.name!r} is {spec.dtype}, which safetensors.torch.load "
-            "doesn't know; safetensors-mmap and parallel may"
-        ) from error

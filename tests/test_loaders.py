@@ -28,6 +28,7 @@ from tiny_loaders import (
 )
 
 from bench.convert import convert_to_tensorizer
+from loaders.checkpoint.dtypes import BY_CODE
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.checkpoint.npcache_write import write_npcache
 from loaders.checkpoint.read import open_checkpoint
@@ -343,6 +344,27 @@ def test_c17_new_eight_and_four_bit_types(cls: type[Loader], code: str, tmp_path
     assert str(found["new"].dtype) == f"torch.{specs[1].dtype}"
     assert tuple(found["new"].shape) == specs[1].shape
     assert tensor_bytes(found["new"]) == raw.data
+
+
+@pytest.mark.parametrize("code", [code for code in BY_CODE if not code.startswith("F6")])
+@pytest.mark.parametrize("cls", names(READERS))
+def test_c17_what_it_refuses_beforehand_is_what_it_cannot_load(
+    cls: type[Loader], code: str, tmp_path: Path
+) -> None:
+    """C17: known from the manifest alone, before a clock runs, and the same words as while loading;
+    what isn't refused loads."""
+    raw = Raw(code, [2, 8], bytes(16 * BY_CODE[code].bits // 8))
+    specs = write_shard(tmp_path / "x.safetensors", {"fine": Raw("U8", [1], b"a"), "new": raw})
+    checkpoint = checkpoint_of(tmp_path, {"x.safetensors": specs})
+    reason = cls().refuses(checkpoint)
+    if reason is None:
+        assert len(list(cls().load(checkpoint, Stamps()))) == 2
+        return
+    for part in ("x.safetensors", "'new'", BY_CODE[code].name, "may"):
+        assert part in reason
+    with pytest.raises(LoadError) as caught:
+        list(cls().load(checkpoint, Stamps()))
+    assert str(caught.value) == reason
 
 
 @pytest.mark.parametrize("cls", names([*READERS, Dummy]))

@@ -57,13 +57,14 @@ def translated(library: str, where: str) -> Iterator[None]:
         raise LoadError(f"{where}: {library} can't read it: {text}") from error
 
 
-def require_codes(checkpoint: Checkpoint, known: Collection[str], library: str) -> None:
-    """LoadError for the first tensor whose safetensors code the library doesn't know; it would
-    say so only after opening, and not of which tensor."""
+def unknown_code(checkpoint: Checkpoint, known: Collection[str], library: str) -> str | None:
+    """The first tensor whose safetensors code the library doesn't know, as a sentence, or None. The
+    library itself would say so only after opening, and not of which tensor."""
     for spec in checkpoint.tensors:
         row = BY_NAME.get(spec.dtype)
         if row is None or row.code not in known:
-            raise LoadError(
+            return (
                 f"{spec.file}: tensor {spec.name!r} is {spec.dtype}, which {library} doesn't know; "
                 "safetensors-mmap and parallel may"
             )
+    return None
