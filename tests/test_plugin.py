@@ -190,7 +190,7 @@ def test_cache_leaves_the_other_state_out(collected: dict[str, list[str]]) -> No
 
 
 def test_threads_make_a_case_each(collected: dict[str, list[str]]) -> None:
-    found = [name for name in collected["threads"] if "[parallel-" in name and "twin" not in name]
+    found = [name for name in collected["threads"] if "[parallel-" in name and "=" not in name]
     assert len([name for name in found if "-t1-" in name]) == 2
     assert len([name for name in found if "-t2-" in name]) == 2
     assert len(found) == 4
