@@ -154,7 +154,7 @@ def memory_copy(
     target = stack.enter_context(allocate(nbytes, huge=None))
     touch(source, cores)
     touch(target, cores)
-    step = -(-nbytes // copiers)
+    step = max(1, -(-nbytes // copiers))
     parts = [(start, min(step, nbytes - start)) for start in range(0, nbytes, step)]
 
     def copy(start: int, length: int) -> None:

@@ -14,8 +14,12 @@ from bench.engine_settings import NOT_AVAILABLE, engine_setting
 from bench.limits_seen import ABOVE
 from bench.records import Run, Sample, measured
 from bench.remote_limits import explain, fetched
+from bench.sizes import format_size
 from bench.stats import BOOTSTRAP_FROM, Ratio
 from bench.summary import ByPass, Group, Row, ceilings, groups, noise, rate_of, ratio, title_of
+
+SMALL = 16 << 20
+"""Bytes below which a load is start-up, and no conclusion is drawn from it."""
 
 BLIND = 0.5
 """Part of the payload fetched from the device, warm, from which a loader counts as blind."""
@@ -50,6 +54,8 @@ def warnings(run: Run, made: Sequence[Row]) -> list[str]:
         *skips(run.settled()),
         *notes_of(made),
         *few_passes(run),
+        *small(run),
+        *many_threads(run, made),
     ]
 
 
@@ -71,7 +77,7 @@ def host_limits(run: Run, tops: Mapping[Group, ByPass]) -> list[str]:
         if cached is not None:
             parts.append(f"{cached:.2f} GB/s out of the page cache into a ring")
         sentence = f"{label} gives at most {', '.join(parts)}."
-        if ring is not None and fresh is not None:
+        if ring is not None and fresh is not None and not small(run):
             sentence += " " + _cold_limit(ring, fresh)
         said.append(sentence)
     said += _memory_sentence(run, touch)
@@ -118,11 +124,21 @@ def winners(made: Sequence[Row]) -> list[str]:
         loaders = [row for row in members if row.state == group.cache or group.cache == "none"]
         if len(loaders) < 2:
             continue
+        if loaders[0].nbytes < SMALL:
+            continue
         best, second = loaders[0], loaders[1]
         pair = ratio(best, second)
         where = f"{_where(group)}, {group.ownership}"
-        said.append(f"{where}: {best.title} {_against(pair)} {second.title}.")
+        one, other = (
+            f"{row.title}{_threads(row.threads)}" if best.title == second.title else row.title
+            for row in (best, second)
+        )
+        said.append(f"{where}: {one} {_against(pair)} {other}.")
     return said
+
+
+def _threads(count: int | None) -> str:
+    return "" if count is None else f" with {count} thread{'s' if count > 1 else ''}"
 
 
 def _against(pair: Ratio | None) -> str:
@@ -250,11 +266,19 @@ def cost_of_measuring(run: Run) -> list[str]:
 def contradictions(made: Sequence[Row]) -> list[str]:
     return [
         f"{row.title}, {row.group.cache} on {row.group.storage}: {row.percent.median:.0f} % of its "
-        f"ceiling. Either bytes came from a cache that was taken for cold, or the ceiling isn't "
-        f"one: run it again with --passes=8, and with --drop-caches as root."
+        f"ceiling. {_above(row)}"
         for row in made
         if row.percent is not None and row.percent.median > ABOVE and not row.apart
     ]
+
+
+def _above(row: Row) -> str:
+    if row.group.cache == "cold":
+        return (
+            "Either bytes came from a cache that was taken for cold, or the ceiling isn't one: run "
+            "it again with --passes=8, and with --drop-caches as root."
+        )
+    return "The ceiling isn't one in this run: run it again with --passes=8."
 
 
 def not_as_asked(made: Sequence[Row]) -> list[str]:
@@ -287,7 +311,8 @@ def discarded(run: Run) -> list[str]:
 
 def failures(samples: Sequence[Sample]) -> list[str]:
     return [
-        f"FAILED {title_of(sample)}, {sample.cache.requested}, pass {sample.pass_number}: "
+        f"FAILED {title_of(sample)}{_threads(sample.threads)}, {sample.cache.requested}, pass "
+        f"{sample.pass_number}: "
         f"{sample.reason}"
         for sample in samples
         if sample.status == "failed"
@@ -311,6 +336,25 @@ def notes_of(made: Sequence[Row]) -> list[str]:
         for note in row.notes:
             noted.setdefault(note, []).append(row.title)
     return [f"{', '.join(Counter(titles))}: {note}" for note, titles in noted.items()]
+
+
+def small(run: Run) -> list[str]:
+    size = int((run.plan or {}).get("size") or 0)
+    if size >= SMALL or not size or (run.plan or {}).get("smoke"):
+        return []
+    return [
+        f"{format_size(size)} is too small to say anything of storage or memory: what was timed is "
+        f"mostly starting up."
+    ]
+
+
+def many_threads(run: Run, made: Sequence[Row]) -> list[str]:
+    """More threads than this process may use: where a sweep asked for them."""
+    cores = int((run.host or {}).get("cores", 0))
+    most = max((row.threads or 0 for row in made if row.group.cache != "none"), default=0)
+    if not cores or most <= cores:
+        return []
+    return [f"up to {most} threads were asked for; this process may use {cores} core(s)."]
 
 
 def few_passes(run: Run) -> list[str]:

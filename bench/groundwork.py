@@ -212,6 +212,8 @@ def _expect(
 ) -> None:
     """How long the run of a real model will take, and what else is said before it."""
     ground.size = checkpoint.tensor_bytes
+    if means.settings.sized and not means.settings.smoke:
+        ground.notes.append("--size is for built-in shapes: a real model is measured as it is")
     ground.size_text = short_size(ground.size)
     rates = {label: budget.Rates(**look["rates"]) for label, look in ground.looks.items()}
     ground.expected_seconds = budget.run_seconds(

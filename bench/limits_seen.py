@@ -21,6 +21,8 @@ ABOVE = 103.0
 
 def limit(row: Row, tops: Mapping[Group, ByPass], cores: int) -> str:
     """A phrase for the row's column `limited by`."""
+    if row.apart:
+        return f"asked {row.group.cache}, was {row.state}"
     if row.percent is None:
         return "no ceiling measured"
     if row.percent.median > ABOVE:

@@ -8,6 +8,7 @@ passes as rounds.
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from bench.synth.shapes import shape_names
 from loaders import registry
 from loaders.checkpoint.manifest import CheckpointError, UnreadableError
 from loaders.checkpoint.resolve import Resolved, resolve_model
+from loaders.checkpoint.text import printable
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -94,7 +96,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[BENCH] = Bench(config)
         _check_run_dir(config.stash[BENCH].settings.run_dir)
     except (SettingsError, UnreadableError, OSError) as error:
-        raise pytest.UsageError(str(error)) from error
+        said = "\n".join(printable(line) for line in str(error).splitlines())
+        raise pytest.UsageError(said) from error
+    if not config.option.collectonly:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what was measured is shown
+            signal.signal(number, signal.default_int_handler)
     if config.getoption("benchmark_compare", None):
         config.option.benchmark_quiet = False  # the comparison stands in its table, nowhere else
     # What pytest-benchmark warns of (nothing to compare with, nothing to save) fails no run: not

@@ -27,7 +27,7 @@ AGREE_PART = 0.01
 AGREE_SMOKE_SECONDS = 0.1
 """In smoke mode, where figures mean nothing and the host may be busy with anything."""
 
-ATTEMPTS = 3
+ATTEMPTS = 5
 READY_TIMEOUT = 300.0
 
 Timed = Callable[[Callable[[], None]], None]
@@ -67,7 +67,7 @@ class Heard:
 def take(server: Server, job: Job, timed: Timed, on_discard: Callable[[Sample], None]) -> Sample:
     """One sample of the job. What the child couldn't do, or a file that is gone, becomes a `failed`
     sample with its reason; a sample whose clocks disagree goes to `on_discard` and is taken again,
-    twice at most."""
+    four times at most."""
     for attempt in range(ATTEMPTS):
         try:
             heard = _hear(server, job, timed if attempt == 0 else _untimed)

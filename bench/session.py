@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,6 +40,9 @@ MEMORY_SPARE = 512 << 20
 RECYCLED = 1 << 30
 """The most memory that is touched and freed before a sample."""
 
+WORK = ".work"
+"""Folder within the run's, for what children need as files; gone when the run is closed."""
+
 COPY_BYTES = 256 << 20
 SLOWEST = 10e6
 """Bytes per second below which a child counts as hanging."""
@@ -65,7 +67,8 @@ class Session:
             self.writer.close()
             self._tidy()
             raise
-        self.work = Path(tempfile.mkdtemp(prefix="coldload-"))
+        self.work = self.run_dir / WORK
+        self.work.mkdir(exist_ok=True)
         self._ground: Ground | None = None
         self._deadline: float | None = None
 
@@ -150,6 +153,9 @@ class Session:
         self.server.close()
         self.writer.close()
         shutil.rmtree(self.work, ignore_errors=True)
+        for place in self.storages.values():
+            if isinstance(place, Storage) and place.cold_kind == "memory":
+                shutil.rmtree(place.data, ignore_errors=True)  # it would go on taking memory
         self._tidy()
 
     def _tidy(self) -> None:
@@ -182,10 +188,11 @@ class Session:
         ready = prepared_for(case.loader, self.ground, case.storage)
         try:
             loader = registry.get(case.loader)(threads=case.threads or 1, **case.options)
+            refused = loader.refuses(ready.checkpoint)
             need = loader.memory_bytes(ready.checkpoint)
         except Exception:  # a stranger's loader: it is made again in its child, which records why
             return None
-        return _memory_short(need)
+        return refused or _memory_short(need)
 
     def _blank(self, case: Case, number: int, status: Any, reason: str | None) -> Sample:
         storage = self.storages.get(case.storage or "")
@@ -306,12 +313,12 @@ class Session:
 
 
 def _memory_short(need: int) -> str | None:
-    """Why what needs so much memory can't run here, or None. What is free is said in steps of
-    64 MiB, so that it is one reason and not one for each sample."""
+    """Why what needs so much memory can't run here, or None. What is free is said in coarse
+    steps, so that it is one reason and not one for each sample."""
     have = max(available_bytes() - MEMORY_SPARE, 0)
     if need <= have:
         return None
-    step = 64 << 20
+    step = max(64 << 20, need // 8)
     return (
         f"holds the whole checkpoint: {format_size(need)} of memory needed, about "
         f"{format_size(have // step * step)} free; what is `mapped` or `borrowed` can be measured"

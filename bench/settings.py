@@ -49,6 +49,7 @@ class Settings:
     threads: tuple[int, ...] = ()
     passes: int = DEFAULT_PASSES
     size: int
+    sized: bool = False
     budget: float = DEFAULT_BUDGET
     run_dir: str | None = None
     drop_caches: bool = False
@@ -76,6 +77,7 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         threads=_threads(given.get("threads")),
         passes=1 if smoke else passes,
         size=SMOKE_SIZE if smoke else size,
+        sized=bool(given.get("size")),
         budget=_seconds(given.get("budget")),
         run_dir=given.get("run_dir"),
         drop_caches=bool(given.get("drop_caches")),

@@ -153,7 +153,7 @@ def _row(samples: Sequence[Sample], tops: Mapping[Group, ByPass], cores: int) ->
         threads=first.threads,
         rates=rates,
         rate=found,
-        percent=spread(shares),
+        percent=spread(shares) if first.cache.state in {group.cache, "unverified"} else None,
         seconds=_stages(samples),
         cpu_per_gb=_middle(
             s.cpu_seconds / s.bytes * GB for s in samples if s.cpu_seconds and s.bytes
