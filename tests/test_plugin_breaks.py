@@ -236,7 +236,7 @@ def test_a_full_disk_for_the_records_stops_the_run_and_loses_nothing(
     run = tmp_path / "run"
     run.mkdir()
     kept = tmp_path / "kept"
-    script = f"mount -t tmpfs -o size=16k coldload-test {run}"
+    script = f"mount -t tmpfs -o size=36k coldload-test {run}"
     asked = [*SMOKE, *LOADERS, f"--model={model}", f"--run-dir={run}", "--threads=1,2"]
     shell = ["sh", "-c", f'"$@"; code=$?; cp {run}/records.jsonl {kept}; exit $code', "sh"]
     done = command([*needs_mount(script), *shell, *PYTEST, *asked])

@@ -63,6 +63,7 @@ def test_everything() -> None:
         caches=("cold",),
         threads=(1, 2, 4),
         passes=8,
+        sized=True,
         size=1_500_000_000,
         budget=600.0,
         run_dir="out",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.settings import SettingsError, StorageChoice
-from bench.storages import default_folder, name_storages
+from bench.storages import default_place, name_storages
 
 SHAPES = ["llama-3.1-8b"]
 
@@ -61,14 +61,14 @@ def test_a_built_in_shape_is_made_in_this_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert default_folder("llama-3.1-8b", SHAPES) == tmp_path
-    assert default_folder("no-such-shape", SHAPES) == tmp_path
+    assert default_place("llama-3.1-8b", SHAPES) == tmp_path
+    assert default_place("no-such-shape", SHAPES) == tmp_path
 
 
 def test_a_model_is_measured_where_it_lies(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
-    assert default_folder(str(tmp_path), SHAPES) == tmp_path.resolve()
-    assert default_folder(str(tmp_path / "model.safetensors"), SHAPES) == tmp_path.resolve()
+    assert default_place(str(tmp_path), SHAPES) == tmp_path.resolve()
+    assert default_place(str(tmp_path / "model.safetensors"), SHAPES) == tmp_path.resolve()
 
 
 def test_c24_a_folder_of_links_is_measured_where_the_weights_lie(tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_c24_a_folder_of_links_is_measured_where_the_weights_lie(tmp_path: Path)
     (snapshot / "config.json").write_text("{}")
     (snapshot / "model.safetensors").symlink_to("../elsewhere/abc")
     (snapshot / "gone.safetensors").symlink_to("../elsewhere/nothing")
-    assert default_folder(str(snapshot), SHAPES) == blobs.resolve()
+    assert default_place(str(snapshot), SHAPES) == blobs.resolve()
 
 
 def test_an_empty_folder_is_itself(tmp_path: Path) -> None:
-    assert default_folder(str(tmp_path), SHAPES) == tmp_path.resolve()
+    assert default_place(str(tmp_path), SHAPES) == tmp_path.resolve()
 
 
 def test_a_model_of_the_hub_lies_in_its_cache(
@@ -94,4 +94,4 @@ def test_a_model_of_the_hub_lies_in_its_cache(
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "not" / "yet"))
-    assert default_folder("org/model", SHAPES) == tmp_path
+    assert default_place("org/model", SHAPES) == tmp_path
