@@ -24,16 +24,18 @@ class Progress:
         self._done = 0
         self._began = time.monotonic()
         self._said = 0.0
+        self._percent_said = 0.0
         self._phase = ""
 
     def say(self, text: str) -> None:
-        """A line of set-up."""
+        """A line of set-up. Where lines can't be overwritten, a percentage only now and then."""
         if self._reporter is None:
             return
         if self._reporter.isatty:
             self._rewrite(text)
-        else:
+        elif not text.endswith("%") or time.monotonic() - self._percent_said > EVERY:
             self._write_line(text)
+            self._percent_said = time.monotonic()
 
     def start(self, total: int) -> None:
         self._total, self._done, self._began = total, 0, time.monotonic()

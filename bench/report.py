@@ -22,7 +22,7 @@ from bench.stats import Spread, spread
 from bench.summary import ByPass, Group, Row, ceilings, groups, rate_of, rows, title_of
 from loaders.checkpoint.text import printable
 
-PLAIN_WIDTH = 170
+PLAIN_WIDTH = 180
 NARROWEST = 80
 LIMIT_WIDTH = 20
 """What is kept free for the last column, whose words may wrap."""
@@ -183,7 +183,7 @@ def _table(
     table = Table(title=_safe(title), title_justify="left", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True)
-    table.add_column("limited by")
+    table.add_column("limited by", no_wrap=True)
     for row in members:
         shown = [_safe(column.show(row)) for column in columns]
         table.add_row(*shown, _safe(limit(row, tops, cores)))
