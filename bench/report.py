@@ -183,7 +183,7 @@ def _table(
     table = Table(title=_safe(title), title_justify="left", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True)
-    table.add_column("limited by", no_wrap=True)
+    table.add_column("limited by")
     for row in members:
         shown = [_safe(column.show(row)) for column in columns]
         table.add_row(*shown, _safe(limit(row, tops, cores)))
