@@ -272,7 +272,7 @@ def _elsewhere(checkpoint: Checkpoint, storage: Storage) -> list[str]:
 
 
 def _choose_size(ground: Ground, means: Means) -> None:
-    settings, cases = means.settings, list(means.cases)
+    settings, cases = means.settings, _can_run(means.cases)
     rates = {label: budget.Rates(**look["rates"]) for label, look in ground.looks.items()}
     size = settings.size
     if not settings.smoke:
@@ -306,6 +306,16 @@ def _look(path: Path, server: Server) -> dict[str, Any]:
         return child.hear(LOOK_TIMEOUT)
     finally:
         child.kill()
+
+
+def _can_run(cases: Sequence[Case]) -> list[Case]:
+    """Those that take time: without the loaders that are skipped here."""
+    entries = registry.entries()
+    return [
+        case
+        for case in cases
+        if case.phase == "ceiling" or registry.unavailable(entries[case.loader]) is None
+    ]
 
 
 def _formats(cases: Sequence[Case]) -> list[Format]:
