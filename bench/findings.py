@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from bench.autoprefetch import autoprefetch
 from bench.engine_settings import NOT_AVAILABLE, engine_setting
 from bench.limits_seen import ABOVE
 from bench.records import Run, Sample, measured
@@ -34,6 +35,7 @@ def findings(run: Run, made: Sequence[Row]) -> list[str]:
         *host_limits(run, tops),
         *winners(made),
         *for_the_engine(made),
+        *its_own_prefetch(run),
         *the_bar_counts_views(made),
         *blind_to_the_cache(made),
         *from_stores(run),
@@ -175,6 +177,20 @@ def for_the_engine(made: Sequence[Row]) -> list[str]:
 
 def _where(group: Group) -> str:
     return f"on {group.storage}" if group.cache == "none" else f"{group.cache} on {group.storage}"
+
+
+def its_own_prefetch(run: Run) -> list[str]:
+    """What the engine would decide by itself for the files of this run, for each folder."""
+    host = (run.host or {}).get("host", {})
+    usable = (host.get("memory") or {}).get("usable_bytes")
+    size = (run.plan or {}).get("size")
+    if usable is None or not size:
+        return []
+    return [
+        f"{label}: {autoprefetch(facts['fs_type'], int(size), int(usable))}"
+        for label, facts in (host.get("storage") or {}).items()
+        if facts.get("fs_type")
+    ]
 
 
 def _setting(row: Row) -> str:

@@ -13,6 +13,7 @@ import pytest
 from rich.cells import cell_len
 
 from bench import findings
+from bench.findings import its_own_prefetch
 from bench.limits_seen import limit
 from bench.records import Run, Sample, Seconds, StorageRecord, read_run
 from bench.report import COLUMNS, fitting, headline, render
@@ -424,3 +425,28 @@ def test_a_store_is_titled_remote_with_what_cold_means_there() -> None:
     text = render(run)
     assert "web, remote: not cold -> memory of its own (owned)" in text
     assert "web: a store (https)" in headline(run)
+
+
+def test_the_engines_own_prefetch_rule_is_told_for_each_folder() -> None:
+    """C93: a network file system is what it is, whatever the engine takes it for."""
+    run = Run(
+        path=Path("records.jsonl"),
+        plan={"size": 8 << 30},
+        host={
+            "host": {
+                "memory": {"usable_bytes": 100 << 30},
+                "storage": {
+                    "fast": {"fs_type": "ext4"},
+                    "shared": {"fs_type": "nfs4"},
+                    "ceph": {"fs_type": "ceph"},
+                    "nothing": {"fs_type": None},
+                },
+            }
+        },
+        samples=(),
+    )
+    fast, shared, ceph = its_own_prefetch(run)
+    assert "fast: vLLM wouldn't prefetch by itself here: ext4" in fast
+    assert "shared: vLLM (0.20 and later) prefetches by itself here: nfs4" in shared
+    assert "it may well be one" in ceph
+    assert its_own_prefetch(Run(path=Path("x"), plan=None, host=None, samples=())) == []
