@@ -61,6 +61,21 @@ def test_damaged_bytes_never_raise(tmp_path: Path, legacy: bool, data: st.DataOb
         assert spec.offset is None or 0 <= spec.offset <= len(broken) - spec.nbytes
 
 
+def test_any_damaged_byte_of_the_directory_is_named(tmp_path: Path) -> None:
+    """Each byte of the zip's directory in turn, with the values that make numbers huge or negative:
+    a record can be said to begin where no file reaches, or before the file."""
+    path = tmp_path / "x.pt"
+    original = save({"a": torch.ones(8)}, path, legacy=False).read_bytes()
+    start = original.index(b"PK\x01\x02")
+    for at in range(start, len(original)):
+        for value in (0x00, 0x7F, 0x80, 0xFF):
+            broken = bytearray(original)
+            broken[at] = value
+            path.write_bytes(broken)
+            specs, problems = manifest(path)
+            assert specs or problems, (at, value)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60))
 def test_pickles_of_random_bytes(code: bytes) -> None:

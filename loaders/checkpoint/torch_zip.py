@@ -93,7 +93,8 @@ def _place(file: BinaryIO, record: zipfile.ZipInfo, size: int) -> Place:
             f"record {name} is compressed or encrypted; torch.save stores records plainly (was the "
             "archive packed again?): save it again with torch.save",
         )
-    file.seek(record.header_offset)
+    inside = 0 <= record.header_offset < size  # damaged, it can be a number that no file has
+    file.seek(record.header_offset if inside else size)
     header = file.read(_LOCAL.size)
     if len(header) != _LOCAL.size or not header.startswith(MAGIC):
         raise RefusedError(
