@@ -15,8 +15,7 @@ from bench.channel import Channel, ClosedError, receive_packet, send_packet
 
 QUIET_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 """Threads of OpenMP (torch's, with which the consumer adds up) wait asleep. By default they spin
-for a while after each piece of work, and take the cores from whoever reads the next bytes: a
-streaming read consumed so ran at a third of its rate on two cores."""
+for a while after each piece of work, and take the cores from whoever reads the next bytes."""
 
 START_TIMEOUT = 300.0
 """Seconds for importing torch: a cold one from a network file system takes minutes."""

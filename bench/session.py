@@ -264,8 +264,8 @@ class Session:
     def _tuned(self, case: Case, cls: type[Loader]) -> dict[str, OptionValue]:
         """What the first look found, for the options that the loader leaves to it. Readers only
         where the user named no thread counts; the kind of pages only for a ring, which is small
-        and soon used again. Fresh huge pages for a whole checkpoint are another matter: where the
-        host has to find them first, they were four times slower than small ones."""
+        and soon used again. Fresh huge pages for a whole checkpoint are another matter: where a
+        machine's host has to find them first, they can be slower than small ones."""
         assert case.storage is not None
         if case.storage in self.ground.stores:
             return {}

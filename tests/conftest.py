@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
 
 # A shell that starts something in the background has it ignore SIGINT, and whatever that starts
@@ -16,6 +15,5 @@ if importlib.util.find_spec("hypothesis") is not None:
     from hypothesis import settings
 
     # A busy host makes any example slow now and then; what is slow is a benchmark's affair.
-    # In CI the examples are the same each time: what a new one finds is found by whoever tests.
-    settings.register_profile("coldload", deadline=None, derandomize="CI" in os.environ)
+    settings.register_profile("coldload", deadline=None)
     settings.load_profile("coldload")

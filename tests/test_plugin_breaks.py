@@ -63,11 +63,14 @@ def running(model: Path, run: Path, lines: int) -> Iterator[subprocess.Popen[str
         process.communicate()
 
 
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory, model: Path) -> tuple[Done, Path, int]:
+@pytest.fixture(scope="module", params=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def interrupted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model: Path
+) -> tuple[Done, Path, int]:
+    """By Ctrl-C, by a scheduler that ends the job, by a terminal that is closed."""
     run = tmp_path_factory.mktemp("interrupted") / "run"
     with running(model, run, lines=6) as process:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(request.param)
         text, _ = process.communicate(timeout=60)
     return Done(code=process.returncode, text=text), run, process.pid
 
