@@ -34,7 +34,8 @@ def sample_seconds(case: Case, size: int, rates: Rates | None) -> float:
     """Expected seconds of one sample with everything around it."""
     around = FIXED + size / MEMORY_RATE
     if rates is None or case.cache == "none":
-        return around + 2 * size / MEMORY_RATE
+        work = 2 if case.phase in {"ceiling", "disk_to_host"} else 5  # filling, working, proving
+        return around + work * size / MEMORY_RATE
     if case.phase == "ceiling":
         refetch = REFETCH * size / rates.cold if case.cache == "warm" else 0.0
         rate = {"cold": rates.direct, "warm": rates.warm}[case.cache]

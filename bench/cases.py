@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 Cache = Literal["cold", "warm", "none"]
 
+BY_LOADER = frozenset({"disk_to_host", "assemble"})
+"""Phases whose contestants are registered loaders; elsewhere `loader` names a way or a reader."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:

@@ -9,7 +9,7 @@ import gc
 import importlib
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -54,12 +54,15 @@ def reference(*, path: str) -> Reference:
 
 
 class Stopwatch:
-    """The stamps of one load, in seconds of the iterating thread: opening, allocating, consuming.
-    What remains of the total is reading. `running` is the stamp that is open; two at a time would
-    count the same seconds twice, so that is a RuntimeError."""
+    """The stamps of one piece of work, in seconds of the thread that does it: for a load opening,
+    allocating, consuming, and what remains of the total is reading (`rest`). `running` is the stamp
+    that is open; two at a time would count the same seconds twice, so that is a RuntimeError."""
 
-    def __init__(self) -> None:
-        self.spent = {"open": 0.0, "allocate": 0.0, "consume": 0.0}
+    def __init__(
+        self, stages: Sequence[str] = ("open", "allocate", "consume"), rest: str = "read"
+    ) -> None:
+        self.spent = dict.fromkeys(stages, 0.0)
+        self.rest = rest
         self.running: str | None = None
 
     @contextmanager
@@ -76,13 +79,13 @@ class Stopwatch:
 
     def seconds(self, total: float) -> dict[str, float]:
         """The parts of `total`, which they add up to. RuntimeError if the stamps exceed it."""
-        read = total - sum(self.spent.values())
-        if read < -1e-6:
+        rest = total - sum(self.spent.values())
+        if rest < -1e-6:
             raise RuntimeError(
-                f"the stamps exceed the total of {total:.6f} s by {-read:.6f} s; they divide the "
+                f"the stamps exceed the total of {total:.6f} s by {-rest:.6f} s; they divide the "
                 f"iterating thread's time and may be used on it alone"
             )
-        return {**self.spent, "read": max(read, 0.0), "total": total}
+        return {**self.spent, self.rest: max(rest, 0.0), "total": total}
 
 
 @dataclass(slots=True, kw_only=True)

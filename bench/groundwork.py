@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from bench import budget
-from bench.cases import Case
+from bench.cases import BY_LOADER, Case
 from bench.children import ChildError, Server
 from bench.convert import ConvertError, convert_to_tensorizer
 from bench.cores import effective_cores
@@ -314,7 +314,7 @@ def _can_run(cases: Sequence[Case]) -> list[Case]:
     return [
         case
         for case in cases
-        if case.phase == "ceiling" or registry.unavailable(entries[case.loader]) is None
+        if case.phase not in BY_LOADER or registry.unavailable(entries[case.loader]) is None
     ]
 
 
@@ -322,7 +322,7 @@ def _formats(cases: Sequence[Case]) -> list[Format]:
     """The formats that the loaders of the run read, of those that can run here; safetensors
     always, for the ceilings."""
     wanted: set[str] = {"safetensors"}
-    for name in {case.loader for case in cases if case.phase != "ceiling"}:
+    for name in {case.loader for case in cases if case.phase in BY_LOADER}:
         entry = registry.entries()[name]
         if entry.cls is not None and registry.unavailable(entry) is None:
             wanted |= entry.cls.formats

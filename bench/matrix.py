@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bench.cases import Cache, Case
+from bench.phases.contract import Asked
+from bench.phases.table import PHASES
 from bench.settings import LoaderChoice, Settings, SettingsError
 from loaders.contract import Loader, OptionError
 from loaders.registry import Entry
@@ -91,6 +93,12 @@ def ceiling_cases(settings: Settings, labels: Sequence[str], cores: int) -> list
     cases += [case("first-touch", "none", None, pages=kind) for kind in ("4k", "huge")]
     cases.append(case("nothing", "none", None))
     return cases
+
+
+def phase_cases(settings: Settings, labels: Sequence[str], cores: int) -> list[Case]:
+    """The cases of every phase after reading (bench.phases)."""
+    asked = Asked(settings=settings, labels=labels, cores=cores, device=settings.device)
+    return [case for phase in PHASES.values() for case in phase.cases(asked)]
 
 
 def twins(cases: Iterable[Case]) -> list[Case]:

@@ -33,6 +33,12 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "cache": ({}, "cold, warm or both (default: both)"),
     "threads": ({}, "thread counts, such as 1,2,4 (default: the cores this process may use)"),
+    "device": ({}, "cpu, cuda, cuda:1, npu, ... (default: auto, the accelerator or else cpu)"),
+    "tp": (
+        {},
+        f"tensor-parallel degree that weights are sliced for (default: {parsing.DEFAULT_TP})",
+    ),
+    "ep": ({"action": "store_true"}, "experts are spread over the ranks, whole (expert parallel)"),
     "passes": ({}, f"how often the matrix is walked (default: {parsing.DEFAULT_PASSES})"),
     "size": ({}, f"size of a made-up checkpoint (default: {parsing.DEFAULT_SIZE})"),
     "budget": (

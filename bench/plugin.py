@@ -62,6 +62,7 @@ class Bench:
         every = [
             *matrix.ceiling_cases(self.settings, folders, self.cores),
             *matrix.loader_cases(self.settings, entries, folders, self.cores, stores),
+            *matrix.phase_cases(self.settings, folders, self.cores),
         ]
         self.cases: dict[tuple[str, str], Case] = {
             (case.phase, case.test_id): case for case in every

@@ -19,9 +19,19 @@ from bench.limits_seen import limit
 from bench.records import Run, Sample, measured
 from bench.sizes import format_size
 from bench.stats import Spread, spread
-from bench.summary import ByPass, Group, Row, ceilings, groups, rate_of, rows, title_of
+from bench.summary import STAGES, ByPass, Group, Row, ceilings, groups, rate_of, rows, title_of
 from loaders.checkpoint.text import printable
 
+PHASE_TITLES = {
+    "host_to_device": "host memory -> device",
+    "slice": "full tensors -> a rank's shards",
+    "quantise": "bf16 -> int8 or fp8 with scales",
+    "layout": "quantised weights -> the device's layout",
+    "assemble": "checkpoint -> the rank's parameters",
+    "w8a8": "checkpoint -> quantised parameters",
+    "ranks": "several ranks on one storage",
+    "stage": "copied to another storage first",
+}
 PLAIN_WIDTH = 180
 NARROWEST = 80
 LIMIT_WIDTH = 20
@@ -95,6 +105,10 @@ def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
     for group, members in groups(made).items():
         console.print()
         console.print(_table(_title(run, group), columns, members, tops, cores))
+    for phase in later_phases(run):
+        for group, members in groups(rows(run, phase)).items():
+            console.print()
+            console.print(phase_table(group, members))
     if len(columns) < len(COLUMNS):
         absent = ", ".join(column.title for column in COLUMNS if column not in columns)
         console.print(f"(not shown in {console.width} columns: {absent})")
@@ -187,6 +201,34 @@ def _table(
     for row in members:
         shown = [_safe(column.show(row)) for column in columns]
         table.add_row(*shown, _safe(limit(row, tops, cores)))
+    return table
+
+
+def later_phases(run: Run) -> list[str]:
+    """The phases after reading that the run has samples of, in the order of their first one."""
+    found = dict.fromkeys(sample.phase for sample in measured(run.samples))
+    return [phase for phase in found if phase not in {"ceiling", "disk_to_host"}]
+
+
+def phase_table(group: Group, members: Sequence[Row]) -> Table:
+    """A phase's contestants: rate, share of the phase's own ceiling, and the seconds of each stage
+    that any of them has."""
+    where = [PHASE_TITLES.get(group.phase, group.phase), group.device, group.layout]
+    if group.storage is not None:
+        where += [group.storage, group.cache]
+    table = Table(title=_safe(", ".join(where)), title_justify="left", box=None, pad_edge=False)
+    stages = [name for name in STAGES if any(row.seconds.get(name) for row in members)]
+    for title in ("way", "thr", "GB/s", "range", "% ceil", *[f"{name} s" for name in stages]):
+        table.add_column(title, justify="left" if title == "way" else "right", no_wrap=True)
+    for row in members:
+        table.add_row(
+            _safe(row.title),
+            _optional("{}", row.threads),
+            f"{row.rate.median:.2f}",
+            _range(row.rate),
+            _optional("{:.0f}", row.percent.median if row.percent else None),
+            *[_optional("{:.3f}", row.seconds.get(name)) for name in stages],
+        )
     return table
 
 

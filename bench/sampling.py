@@ -36,7 +36,8 @@ Timed = Callable[[Callable[[], None]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """All that one sample needs: what the child runs, on which files, how long it may take."""
+    """All that one sample needs: what the child runs, on which files, how long it may take.
+    `proves` says that the child compares its result itself, whatever files there are."""
 
     case: Case
     blank: Sample
@@ -48,6 +49,7 @@ class Job:
     timeout: float
     drop_host_cache: bool = False
     synthetic: bool = False
+    proves: bool = False
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -202,6 +204,10 @@ def _verdict(job: Job, heard: Heard) -> dict[str, Any]:
     """The `verified` fields: compared with the reference and equal or not; else null, and why."""
     if heard.faults:
         return {"verified": False, "verified_reason": None}
+    if heard.report.get("unproved"):
+        return {"verified": None, "verified_reason": heard.report["unproved"]}
+    if job.proves:
+        return {"verified": True, "verified_reason": None}
     if job.synthetic:
         return {"verified": None, "verified_reason": "made-up values: names and shapes only"}
     if job.prepared is None:

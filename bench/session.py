@@ -22,6 +22,8 @@ from bench.ground import Ground, prepared_for, problems_of
 from bench.groundwork import Say
 from bench.host.facts import host_facts
 from bench.limits import raise_nofile
+from bench.phases.table import PHASES
+from bench.prepare import Prepared
 from bench.probe import ceiling_options
 from bench.records import SCHEMA, CacheRecord, Sample, Seconds, Writer
 from bench.sampling import Job, Timed, take
@@ -181,6 +183,8 @@ class Session:
                 ready = self.ground.prepared[case.storage or "", self.ground.main]
                 return _memory_short(ready.checkpoint.file_bytes)
             return None
+        if case.phase in PHASES:
+            return self._reason_of_phase(case)
         assert case.storage is not None
         reason = problems_of(case.loader, self.ground, case.storage)
         if reason is not None:
@@ -193,6 +197,22 @@ class Session:
         except Exception:  # a stranger's loader: it is made again in its child, which records why
             return None
         return refused or _memory_short(need)
+
+    def _reason_of_phase(self, case: Case) -> str | None:
+        ready = self._source(case)
+        if ready is None:
+            return "works on a folder's files; name one with --storage="
+        phase = PHASES[case.phase]
+        reason = phase.refuses(case, ready)
+        need = phase.memory_bytes(case, ready)
+        return reason or _memory_short(need, "its tensors lie in memory", "take a smaller --size")
+
+    def _source(self, case: Case) -> Prepared | None:
+        """What a phase works on: the model on its storage, or on the first folder where it matters
+        not from where it came; None where the run has no folder."""
+        labels = [label for label in self.storages if label in self.ground.looks]
+        label = case.storage or next(iter(labels), None)
+        return self.ground.prepared.get((label, self.ground.main)) if label else None
 
     def _blank(self, case: Case, number: int, status: Any, reason: str | None) -> Sample:
         storage = self.storages.get(case.storage or "")
@@ -230,6 +250,23 @@ class Session:
                 "expected_sum": ready.file_sum if ready else None,
                 "options": self._ceiling_options(case),
             }
+        elif case.phase in PHASES:
+            phase = PHASES[case.phase]
+            target = phase.target
+            source = self._source(case)
+            assert source is not None, "a case without a source is skipped"
+            ready = source if case.storage else None  # what the page cache is set for
+            args = {
+                **common,
+                "way": case.loader,
+                "options": dict(case.options),
+                "threads": case.threads or self.cores,
+                "device": case.device,
+                "layout": case.layout,
+                "manifest_path": str(source.manifest_path),
+                "reference_path": str(source.reference_path),
+                **phase.args(case, self.settings),
+            }
         else:
             assert case.storage is not None
             ready = prepared_for(case.loader, self.ground, case.storage)
@@ -258,6 +295,7 @@ class Session:
             else 60 + self.ground.size / SLOWEST,
             drop_host_cache=self.settings.drop_caches,
             synthetic=synthetic,
+            proves=case.phase in PHASES,
             tuned=tuned,
         )
 
@@ -316,7 +354,11 @@ class Session:
         )
 
 
-def _memory_short(need: int) -> str | None:
+def _memory_short(
+    need: int,
+    why: str = "holds the whole checkpoint",
+    instead: str = "what is `mapped` or `borrowed` can be measured",
+) -> str | None:
     """Why what needs so much memory can't run here, or None. What is free is said in coarse
     steps, so that it is one reason and not one for each sample."""
     have = max(available_bytes() - MEMORY_SPARE, 0)
@@ -324,8 +366,8 @@ def _memory_short(need: int) -> str | None:
         return None
     step = max(64 << 20, need // 8)
     return (
-        f"holds the whole checkpoint: {format_size(need)} of memory needed, about "
-        f"{format_size(have // step * step)} free; what is `mapped` or `borrowed` can be measured"
+        f"{why}: {format_size(need)} of memory needed, about "
+        f"{format_size(have // step * step)} free; {instead}"
     )
 
 

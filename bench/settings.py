@@ -12,6 +12,7 @@ from bench.sizes import parse_size
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_SIZE = "1GiB"
 DEFAULT_PASSES = 3
+DEFAULT_TP = 8
 DEFAULT_BUDGET = 180.0
 SMOKE_SIZE = 16 << 20
 CACHES = {"cold": ("cold",), "warm": ("warm",), "both": ("cold", "warm")}
@@ -56,6 +57,9 @@ class Settings:
     full: bool = False
     smoke: bool = False
     seed: int
+    device: str = "auto"
+    tp: int = DEFAULT_TP
+    ep: bool = False
 
 
 def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Settings:
@@ -84,6 +88,9 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         full=bool(given.get("full")),
         smoke=smoke,
         seed=seed,
+        device=given.get("device") or "auto",
+        tp=_positive("--tp", given.get("tp"), DEFAULT_TP),
+        ep=bool(given.get("ep")),
     )
 
 

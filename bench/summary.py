@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
-from bench.records import Run, Sample, measured
+from bench.records import Run, Sample, Seconds, measured
 from bench.stats import Ratio, Spread, paired_ratio, spread
 
 GB = 1e9
@@ -23,17 +23,31 @@ CEILING_OF: Mapping[str, tuple[tuple[str, str], ...]] = {
     "first-touch": (("owned", "none"),),
 }
 
+TOP_OF: Mapping[str, str] = {
+    "host_to_device": "whole",
+    "slice": "copy",
+    "quantise": "floor",
+    "layout": "copy",
+}
+"""Phases whose ceiling is a contestant of their own: in the same passes, the same bytes."""
+
 ByPass = dict[int, float]
+
+
+STAGES = tuple(field.name for field in fields(Seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What is ranked against each other: one storage, one asked-for cache state, one kind of
-    memory."""
+    """What is ranked against each other: one phase, one storage, one asked-for cache state, one
+    kind of memory, on one device, for one share of the model."""
 
     storage: str | None
     cache: str
     ownership: str
+    phase: str = "disk_to_host"
+    device: str = "cpu"
+    layout: str = "tp1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +128,7 @@ def ceiling_for(group: Group, found: Mapping[Group, ByPass]) -> ByPass:
 def rows(run: Run, phase: str = "disk_to_host") -> list[Row]:
     """The phase's rows, the best of each group first; samples whose state wasn't the asked one
     make a row of their own, behind the others."""
-    tops = ceilings(run)
+    tops = ceilings(run) if phase == "disk_to_host" else tops_within(run, phase)
     cores = int(run.host["cores"]) if run.host else 1
     by_key: dict[tuple[str, str], list[Sample]] = {}
     for sample in measured(run.samples):
@@ -124,19 +138,42 @@ def rows(run: Run, phase: str = "disk_to_host") -> list[Row]:
     return sorted(made, key=lambda row: (_order(row.group), row.apart, -row.rate.median))
 
 
-def _order(group: Group) -> tuple[str, int, int]:
+def group_of(sample: Sample) -> Group:
+    return Group(
+        storage=sample.storage.label if sample.storage else None,
+        cache=sample.cache.requested,
+        ownership=sample.ownership or "owned",
+        phase=sample.phase,
+        device=sample.device,
+        layout=sample.layout,
+    )
+
+
+def tops_within(run: Run, phase: str) -> dict[Group, ByPass]:
+    """For each group of a phase that has its ceiling among its contestants, that one's rates."""
+    found: dict[Group, ByPass] = {}
+    for sample in measured(run.samples):
+        rate = rate_of(sample)
+        if sample.phase == phase and sample.loader == TOP_OF.get(phase) and rate is not None:
+            found.setdefault(group_of(sample), {})[sample.pass_number] = rate
+    return found
+
+
+def _order(group: Group) -> tuple[str, int, int, str, str]:
     caches = {"cold": 0, "warm": 1, "none": 2}
     kinds = {"mapped": 0, "borrowed": 1, "owned": 2, "device": 3}
-    return group.storage or "", caches.get(group.cache, 9), kinds.get(group.ownership, 9)
+    return (
+        group.storage or "",
+        caches.get(group.cache, 9),
+        kinds.get(group.ownership, 9),
+        group.device,
+        group.layout,
+    )
 
 
 def _row(samples: Sequence[Sample], tops: Mapping[Group, ByPass], cores: int) -> Row:
     first = samples[0]
-    group = Group(
-        storage=first.storage.label if first.storage else None,
-        cache=first.cache.requested,
-        ownership=first.ownership or "owned",
-    )
+    group = group_of(first)
     rates = {sample.pass_number: rate_of(sample) or 0.0 for sample in samples}
     top = ceiling_for(group, tops)
     shares = [100 * rates[number] / top[number] for number in sorted(rates.keys() & top.keys())]
@@ -184,7 +221,7 @@ def _row(samples: Sequence[Sample], tops: Mapping[Group, ByPass], cores: int) ->
 def _stages(samples: Sequence[Sample]) -> dict[str, float]:
     """Median seconds of each stage that the samples have."""
     found = {}
-    for name in ("open", "allocate", "read", "consume", "transfer", "total"):
+    for name in STAGES:
         middle = _middle(getattr(sample.seconds, name) for sample in samples)
         if middle is not None:
             found[name] = middle

@@ -1,0 +1,63 @@
+"""A piece of work in a measuring child: made ready, timed from go to done, then proved.
+
+The messages are those of every sample (bench.child): `ready`, the go, `done`, the report, the
+faults.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.channel import Channel
+from bench.child import Counted, Stopwatch
+
+
+def no_faults() -> list[str]:
+    return []
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What a piece of work did. `nbytes` are the payload bytes that arrived, `ownership` the kind
+    of memory they lie in. `find_out` tells what is found out about it once the clock has stopped;
+    `prove` compares the result with what it must be and names the faults: an empty list is a proof.
+    `unproved` says why there is nothing to compare with, else None. `kept` is memory that an owner
+    would keep: giving it back isn't part of the work."""
+
+    nbytes: int = 0
+    ownership: str | None = None
+    notes: list[str] = field(default_factory=list)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    find_out: Callable[[], dict[str, Any]] = dict
+    prove: Callable[[], list[str]] = no_faults
+    unproved: str | None = None
+    kept: object = None
+
+
+Work = Callable[[Stopwatch, Outcome], None]
+"""Does the work, stamps its stages, and tells in the outcome what it did."""
+
+
+def perform(channel: Channel, work: Work, watch: Stopwatch) -> None:
+    """One sample of `work`, whose inputs lie ready. What it raises ends the sample as failed."""
+    outcome = Outcome()
+    counted = Counted(channel)
+    counted.wait_for_go()
+    began = time.perf_counter()
+    work(watch, outcome)
+    total = time.perf_counter() - began
+    report = counted.done()
+    report.update(
+        bytes=outcome.nbytes,
+        seconds=watch.seconds(total),
+        ownership=outcome.ownership,
+        notes=outcome.notes,
+        counts=dict(outcome.counts),
+        details=outcome.find_out(),
+        unproved=outcome.unproved,
+    )
+    channel.send(report)
+    channel.send({"faults": outcome.prove()})
