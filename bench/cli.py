@@ -8,6 +8,7 @@ import pkgutil
 import click
 
 import bench.commands
+from loaders.store.address import scrubbed
 
 
 class Commands(click.Group):
@@ -23,6 +24,12 @@ class Commands(click.Group):
         found = importlib.import_module(f"bench.commands.{name}").command
         assert isinstance(found, click.Command)
         return found
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:  # it quotes what was typed, which may be an address
+            raise click.UsageError(scrubbed(error.format_message()), error.ctx) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,6 +13,7 @@ from rich.markup import escape
 from bench.host.facts import host_facts
 from bench.sizes import format_size
 from loaders.checkpoint.text import printable
+from loaders.store.address import is_address, masked
 
 _WIDTH = 26
 
@@ -35,7 +36,9 @@ def command(paths: tuple[str, ...], as_json: bool) -> None:
     """
     wanted = {path: Path(path) for path in paths or (".",)}
     try:
-        for path in wanted.values():
+        for text, path in wanted.items():
+            if is_address(text):
+                raise UnreadableError(f"{masked(text)}: expected a path here, found an address")
             _check(path)
     except UnreadableError as error:
         if as_json:

@@ -40,6 +40,7 @@ from bench.synth.place import MakeError, PlaceError
 from bench.synth.shapes import DTYPES, load_shape, shape_names
 from bench.synth.write import FORMATS, Made, make_checkpoint
 from loaders.checkpoint.text import printable
+from loaders.store.address import is_address, masked
 
 
 @click.command(epilog=f"Shapes: {', '.join(shape_names())}.")
@@ -80,6 +81,9 @@ def command(
     """
     started = time.monotonic()
     try:
+        if is_address(folder):
+            folder = masked(folder)
+            raise PlaceError(f"{folder}: expected a folder of this host, found an address")
         with _ended_by_signals(), _progress() as progress:
             made = make_checkpoint(
                 shape,

@@ -13,20 +13,24 @@ from rich.markup import escape
 from bench.console import console
 from bench.records import RECORDS, RecordsError, Run, read_run
 from loaders.checkpoint.text import printable
+from loaders.store.address import is_address, masked
 
 
 @click.command("runs", short_help="List runs, or say what one run measured and what is missing.")
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@click.argument("folder", default="runs")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 @click.pass_context
-def command(ctx: click.Context, folder: Path, as_json: bool) -> None:
+def command(ctx: click.Context, folder: str, as_json: bool) -> None:
     """FOLDER is a run's folder (with records.jsonl), or one that holds runs (default: runs).
 
     Exit codes: 0 all that was planned was measured, 1 something is missing or failed,
     2 one can't be read, 3 there is no run.
     """
+    if is_address(folder):
+        said = f"{masked(folder)}: expected a run's folder, found an address"
+        _fail(ctx, as_json, 2, said)
     try:
-        found = _runs_in(folder)
+        found = _runs_in(Path(folder))
     except OSError as error:
         _fail(ctx, as_json, 2, f"{folder}: {error.strerror}")
         return

@@ -12,7 +12,10 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 HTTP: Final = ("http", "https")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*)(::|://)")
-_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+_FRONT = re.compile(r"(?:\[[0-9A-Fa-f:.]*\])?([^/?#]*)")  # what stands before any path, IPv6 aside
+_SHORTEST = 3
+"""Letters of a piece of a secret that give something away; shorter ones are in any sentence."""
+
 _ANY_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>|]+")
 
 
@@ -35,14 +38,50 @@ def scheme_of(address: str) -> str:
     return found[1].lower()
 
 
+def user_of(address: str) -> str | None:
+    """User and password, or a token, as they stand before the host; None if there are none.
+
+    People write passwords as they are, with `/`, `#`, `?` and `@` in them, though an address can't
+    hold them so. So if it begins with a name and a colon, or has an @ before any path, all up to
+    the last @ is meant. That can be too much (`http://host:80/name@main`), never too little.
+    """
+    rest = address.partition("://")[2]
+    front = _FRONT.match(rest)
+    before, at, _ = rest.rpartition("@")
+    assert front is not None  # it matches nothing, too
+    return before if at and (":" in front[1] or "@" in front[1]) else None
+
+
 def masked(address: str) -> str:
     """The address as it may be shown and recorded: without user, password and the values of its
-    query, which hold signatures and tokens (`?***`). Applying it twice changes nothing more."""
-    hidden = _USER.sub("***@", address)
-    if "://" not in hidden:
-        return hidden
-    head, mark, _ = hidden.partition("?")
-    return f"{head}?***" if mark else head.partition("#")[0]
+    query, which hold signatures and tokens (`?***`). Where what is secret can't be told from what
+    isn't, nothing but the scheme is left. Applying it twice changes nothing more."""
+    scheme, mark, rest = address.partition("://")
+    if not mark:
+        return address
+    user = user_of(address)
+    if user is not None:
+        if "?" in user or "#" in user:  # behind the last @ may stand the end of a signature
+            return f"{scheme}://***"
+        rest = f"***@{rest[len(user) + 1 :]}"
+    head, query, _ = rest.partition("?")
+    return f"{scheme}://{head}?***" if query else f"{scheme}://{head.partition('#')[0]}"
+
+
+def secrets_of(address: str) -> tuple[str, ...]:
+    """What mustn't be shown of it: the password (or token) whole, as it is meant where it is
+    percent-encoded, in the pieces that a library may cut it into; the values of its query."""
+    user = user_of(address)
+    words = []
+    if user is not None:
+        name, colon, word = user.partition(":")
+        word = word if colon else name
+        words = [word, unquote(word)]
+    query = address.partition("://")[2].partition("?")[2]
+    pieces = [piece for word in words for piece in re.split(r"[/?#@:]", word)]
+    pieces += [part.partition("=")[2] for part in re.split("[&;]", query)]
+    long = [piece for piece in pieces if len(piece) >= _SHORTEST]
+    return tuple(dict.fromkeys(filter(None, [*words, *long])))
 
 
 def scrubbed(text: str) -> str:

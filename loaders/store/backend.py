@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from loaders.store.address import masked, scheme_of, scrubbed
+from loaders.store.address import masked, scheme_of, scrubbed, secrets_of, user_of
 from loaders.store.errors import StoreError, TransientError
 
 _PACKAGES: Final[Mapping[str, str]] = {
@@ -25,6 +25,10 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "smb": "smbprotocol",
     "hdfs": "pyarrow",
 }
+_NO_USERS: Final = {"s3", "s3a", "gs", "gcs", "oss", "hf"}
+"""Stores that take no user and password in an address: theirs would become the bucket's name, which
+goes over the network and stands in every message."""
+
 _FINAL_ERRNO: Final = {
     errno.EINVAL,
     errno.ENOSYS,
@@ -66,6 +70,9 @@ class BackendStore:
         self._on_request = on_request
         self.address = address
         scheme = scheme_of(address)
+        if scheme in _NO_USERS and ":" in (user_of(address) or ""):
+            text = "an address of this kind holds no user and password"
+            raise StoreError("refused", f"{masked(address)}: {text}; {_advice(address)}")
         fsspec = imported(scheme)
         options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
         if scheme in ("s3", "s3a"):
@@ -78,7 +85,7 @@ class BackendStore:
         try:
             self.fs, self._root = fsspec.core.url_to_fs(address, **options)
         except Exception as error:
-            raise fault(error, address) from error
+            raise fault(error, address) from _shown(error, address)
         if scheme in ("s3", "s3a"):
             self.fs.retries = 1
         own = type(self.fs).cat_file is not fsspec.spec.AbstractFileSystem.cat_file
@@ -121,7 +128,7 @@ class BackendStore:
         try:
             found = self.fs.info(self._path(address))
         except Exception as error:
-            raise fault(error, address) from error
+            raise fault(error, address) from _shown(error, address)
         return _entry(found, address)
 
     def entries(self, address: str) -> list[Entry]:
@@ -131,7 +138,7 @@ class BackendStore:
         try:
             found = self.fs.ls(path, detail=True)
         except Exception as error:
-            raise fault(error, address) from error
+            raise fault(error, address) from _shown(error, address)
         own = str(path).strip("/")
         # Object stores keep a marker of the folder's own name in it.
         return [_entry(one, address) for one in found if str(one["name"]).strip("/") != own]
@@ -142,7 +149,7 @@ class BackendStore:
         try:
             return str(self.fs.url(self._path(address)))
         except Exception as error:
-            raise fault(error, address) from error
+            raise fault(error, address) from _shown(error, address)
 
     def abort(self) -> None:
         """Requests under way end by themselves: fsspec has no way to end them."""
@@ -156,7 +163,7 @@ class BackendStore:
         try:
             raw = self.fs.cat_file(self._path(address), start=start, end=end, **self._no_cache)
         except Exception as error:
-            raise fault(error, address) from error
+            raise fault(error, address) from _shown(error, address)
         return bytes(raw) if not isinstance(raw, bytes) else raw
 
     def _path(self, address: str) -> str:
@@ -189,7 +196,9 @@ def fault(error: Exception, address: str) -> StoreError | TransientError:
     """What a library raised, as one of ours. Errors of the network and of the server are for now;
     those of the request, the programmer and the permission for good."""
     where = masked(address)
-    said = " ".join(scrubbed(str(error)).split())[:300]
+    said = " ".join(scrubbed(str(error).replace(address, where)).split())[:300]
+    if any(secret in str(error).replace(address, "") for secret in secrets_of(address)):
+        said = "what it says holds a part of the password, and isn't shown"
     text = f"{type(error).__name__}: {said}".removesuffix(": ")
     if isinstance(error, FileNotFoundError):
         return StoreError("absent", f"{where}: no such file or folder")
@@ -203,6 +212,11 @@ def fault(error: Exception, address: str) -> StoreError | TransientError:
     if isinstance(error, ImportError):
         return StoreError("backend", f"{where}: {text}; install what it names")
     return StoreError("failed", f"{where}: {text}")
+
+
+def _shown(error: Exception, address: str) -> Exception | None:
+    """The error where it may stand in a traceback: not if its own words may hold what is secret."""
+    return None if secrets_of(address) else error
 
 
 def _advice(address: str) -> str:

@@ -65,7 +65,8 @@ class Lines:
         try:
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise StoreError("absent", f"{masked(parts.geturl())}: {error}") from error
+            text = f"{masked(parts.geturl())}: its port isn't a number from 0 to 65535"
+            raise StoreError("absent", text) from error
         if not host:
             raise StoreError("absent", f"{masked(parts.geturl())}: no host in the address")
         headers = {**basic("Authorization", parts), **self._headers.get(host, {})}

@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
+from urllib.parse import urlsplit
 
-from loaders.store.address import HTTP, masked, scheme_of
+from loaders.store.address import HTTP, masked, scheme_of, user_of
 from loaders.store.backend import BackendStore, Entry
 from loaders.store.errors import StoreError, TransientError
 from loaders.store.http import HttpStore
@@ -54,7 +55,8 @@ class Ranges:
         timeout: float = TIMEOUT,
         first_wait: float = FIRST_WAIT,
     ) -> None:
-        """Sends nothing yet. StoreError for an address that nothing here can read."""
+        """Sends nothing yet, for http and object stores. StoreError for an address that nothing
+        here can read."""
         self.counts = {"requests": 0, "bytes": 0, "retries": 0, "busy_us": 0, "wait_us": 0}
         self._retries = retries
         self._first_wait = first_wait
@@ -67,9 +69,14 @@ class Ranges:
         except ValueError as error:
             raise StoreError("absent", str(error)) from error
         headers: dict[str, dict[str, str]] = {}
-        if scheme not in HTTP:
-            self.backend = BackendStore(
-                address, concurrency=concurrency, timeout=timeout, on_request=self._asked
+        if scheme in HTTP:
+            _check_http(address)
+        else:
+            self.backend = self._patiently(  # some connect at once: ftp, github
+                address,
+                lambda: BackendStore(
+                    address, concurrency=concurrency, timeout=timeout, on_request=self._asked
+                ),
             )
         if scheme == "hf":
             headers = _hub_headers()
@@ -193,14 +200,31 @@ class Ranges:
                 self.counts[name] += number
 
 
+def _check_http(address: str) -> None:
+    """StoreError for what can't be cut into host, port and path. Without the library's own words:
+    they quote a part of it, which may be a password's."""
+    where = masked(address)
+    try:
+        host = urlsplit(address).netloc
+    except ValueError:
+        text = f"{where}: not an address that can be read; brackets are for IPv6 hosts"
+        raise StoreError("absent", text) from None
+    port = host.rpartition("]")[2].partition(":")[2]
+    if "@" in host or not port or port.isdecimal():
+        return
+    if user_of(address) is not None:
+        text = "the password in it has to be percent-encoded (/ as %2F, # as %23, ? as %3F)"
+    else:
+        text = "its port isn't a number"
+    raise StoreError("absent", f"{where}: {text}")
+
+
 def _us(started: float) -> int:
     return round((time.perf_counter() - started) * 1e6)
 
 
 def _hub_headers() -> dict[str, dict[str, str]]:
     """The Hub's token for the Hub's own host; files' redirects to other hosts go without."""
-    from urllib.parse import urlsplit
-
     from huggingface_hub import constants, get_token
 
     token, host = get_token(), urlsplit(constants.ENDPOINT).hostname
