@@ -73,6 +73,10 @@ LAYERS = [
         for name in ("summary", "limits_seen", "remote_limits", "findings", "report")
     ],
     *[
+        (f"bench/{room}/*.py", {"torch", "pytest", *LOADING, *WORKING}, "pages read records only")
+        for room in ("pictures",)
+    ],
+    *[
         (f"bench/{name}.py", {"pytest", "bench.plugin", "bench.options"}, "pytest is at the edge")
         for name in ("child", "ceilings", "sampling", "session", "groundwork", "prepare", "probe")
     ],
