@@ -7,6 +7,7 @@ import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
+from bench.leftovers import held, partial_of
 from bench.prepare import check_space
 from loaders import registry
 from loaders.checkpoint.manifest import Checkpoint
@@ -38,14 +39,15 @@ def convert_to_tensorizer(source: Checkpoint, dest: Path) -> Path:
     _refuse(source)
     dest.parent.mkdir(parents=True, exist_ok=True)
     check_space(dest.parent, source.tensor_bytes)
-    partial = dest.parent / f".{dest.name}.incomplete-{os.getpid()}"
+    partial = partial_of(dest)
     try:
         partial.mkdir()
-        _write(reader, source, partial / f"model{TENSORS}")
-        config = Path(source.root) / "config.json"
-        if config.is_file():
-            shutil.copyfile(config, partial / "config.json")
-        partial.rename(dest)
+        with held(partial):
+            _write(reader, source, partial / f"model{TENSORS}")
+            config = Path(source.root) / "config.json"
+            if config.is_file():
+                shutil.copyfile(config, partial / "config.json")
+            partial.rename(dest)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return dest

@@ -21,6 +21,7 @@ from bench.children import ChildError, Server
 from bench.convert import ConvertError, convert_to_tensorizer
 from bench.cores import effective_cores
 from bench.ground import FORMATS, Ground
+from bench.leftovers import remove_leftovers
 from bench.limits import LimitError
 from bench.matrix import store_threads
 from bench.prepare import (
@@ -244,6 +245,8 @@ def make_room(storage: Storage) -> None:
     there."""
     try:
         storage.data.mkdir(exist_ok=True)
+        for folder in [storage.data, *storage.data.iterdir()]:
+            remove_leftovers(folder)
         reason = None if os.access(storage.data, os.W_OK | os.X_OK) else "it isn't writable"
     except OSError as error:
         reason = error.strerror

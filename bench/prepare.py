@@ -14,6 +14,7 @@ from typing import Literal
 
 import xxhash
 
+from bench.leftovers import held, partial_of
 from bench.remote_reference import read_remote_reference
 from bench.sizes import format_size, short_size
 from bench.synth.write import make_checkpoint
@@ -95,15 +96,16 @@ def copy_model(checkpoint: Checkpoint, data: Path, progress: Progress) -> Path:
         return dest
     check_space(data.parent, checkpoint.file_bytes)
     data.mkdir(parents=True, exist_ok=True)
-    partial = data / f".{dest.name}.incomplete-{os.getpid()}"
+    partial = partial_of(dest)
     try:
         partial.mkdir()
-        done = 0
-        for name, source in _to_copy(checkpoint):
-            target = partial / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            done = _copy_file(source, target, done, checkpoint.file_bytes, progress)
-        partial.rename(dest)
+        with held(partial):
+            done = 0
+            for name, source in _to_copy(checkpoint):
+                target = partial / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                done = _copy_file(source, target, done, checkpoint.file_bytes, progress)
+            partial.rename(dest)
     except OSError as error:
         raise PrepareError(f"{data}: can't copy {checkpoint.origin} there: {error}") from error
     finally:

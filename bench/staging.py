@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 
+from bench.leftovers import held, partial_of
 from bench.limits import shm_room
 from bench.sizes import format_size
 from loaders.checkpoint.manifest import Checkpoint
@@ -60,7 +61,7 @@ def stage(
     if dest.exists():
         raise StagingError(f"{dest}: is there already; name a new folder, or delete it")
     room(dest.parent, checkpoint.file_bytes)
-    partial = dest.parent / f".{dest.name}.incomplete-{os.getpid()}"
+    partial = partial_of(dest)
     began = time.perf_counter()
     ranges: Ranges | None = None
     try:
@@ -68,10 +69,11 @@ def stage(
         addresses = [file.path for file in checkpoint.files if is_address(file.path)]
         if addresses:
             ranges = Ranges(addresses[0], concurrency=threads, retries=retries)
-        _copy(checkpoint, partial, ranges, threads, progress)
-        if checkpoint.config is not None:
-            (partial / "config.json").write_text(json.dumps(checkpoint.config))
-        partial.rename(dest)
+        with held(partial):
+            _copy(checkpoint, partial, ranges, threads, progress)
+            if checkpoint.config is not None:
+                (partial / "config.json").write_text(json.dumps(checkpoint.config))
+            partial.rename(dest)
     finally:
         if ranges is not None:
             ranges.close()

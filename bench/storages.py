@@ -12,6 +12,7 @@ from bench.deviceread import reader_is_charged
 from bench.filesystems import coldness
 from bench.host.facts import storage_facts
 from bench.host.machine import virtual
+from bench.leftovers import DATA
 from bench.records import StorageRecord
 from bench.settings import SettingsError, StorageChoice
 from loaders.checkpoint.read import local_path
@@ -19,9 +20,6 @@ from loaders.store.address import HTTP, is_address, masked, scheme_of
 from loaders.store.backend import imported
 from loaders.store.errors import StoreError
 from loaders.system.residency import UNKNOWN, Residency, choose_method
-
-DATA = ".coldload"
-"""The folder that made and copied checkpoints lie in, on the storage that is measured."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from bench.leftovers import held, partial_of, remove_leftovers
 from bench.sizes import format_size
 
 _OUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None}  # of space
@@ -36,13 +37,15 @@ def new_folder(
 ) -> Iterator[Path]:
     """A hidden folder beside `dest` to write into; it becomes `dest` when the block ends well.
 
-    Missing parents are made. If the block fails or is interrupted, all that was made is removed.
-    PlaceError if there is a `dest` already or it can't be made; MakeError if less than `need` bytes
-    are free, and for every OSError while writing.
+    Missing parents are made; what a killed process left of such a folder is removed. If the block
+    fails or is interrupted, all that was made is removed. PlaceError if there is a `dest` already
+    or it can't be made; MakeError if less than `need` bytes are free, and for every OSError while
+    writing.
     """
     _refuse_existing(Path(dest))  # before links are followed: a dangling one is something, too
     target = Path(dest).resolve()
-    partial = target.with_name(f".{target.name}.incomplete-{os.getpid()}")
+    partial = partial_of(target)
+    remove_leftovers(target.parent, target.name)
     _check_space(target, need, free)
     made: list[Path] = []
     try:
@@ -53,10 +56,11 @@ def new_folder(
             reason = error.strerror or error
             raise kind(f"{target}: the folder can't be made there ({reason})") from error
         try:
-            yield partial
-            _sync_folder(partial)
-            _refuse_existing(target)
-            partial.rename(target)
+            with held(partial):
+                yield partial
+                _sync_folder(partial)
+                _refuse_existing(target)
+                partial.rename(target)
             _sync_folder(target.parent)
         except OSError as error:
             raise MakeError(_while_writing(target, error)) from error

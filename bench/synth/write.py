@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.cores import effective_cores
+from bench.leftovers import MADE
 from bench.synth.content import stream, take
 from bench.synth.files import in_file_order, write_safetensors, write_torch
 from bench.synth.place import free_bytes, new_folder, write_json
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 FORMATS = ("safetensors", "pt", "npcache")
-MADE = "coldload.json"  # says how the checkpoint was made
 _THREADS = 8  # one writer can't use more
 
 
@@ -93,8 +93,8 @@ def make_checkpoint(
     # Headers, names and the index take some hundred bytes a tensor, the rest is block rounding.
     need = total + total // 100 + 1024 * len(tensors)
     with new_folder(dest, need, free) as folder:
-        write_json(folder / "config.json", config_of(shape))
         write_json(folder / MADE, how)
+        write_json(folder / "config.json", config_of(shape))
         threads = min(effective_cores(), _THREADS)
         pool = ThreadPoolExecutor(threads, thread_name_prefix="coldload-make")
         try:
