@@ -33,6 +33,7 @@ from bench.settings import Settings, SettingsError
 from bench.storages import Place, Store, default_place, name_storages
 from bench.synth.shapes import shape_names
 from loaders import registry
+from loaders.checkpoint.hf_cache import repo_id
 from loaders.checkpoint.manifest import CheckpointError, UnreadableError
 from loaders.checkpoint.resolve import Resolved, resolve_model
 from loaders.checkpoint.text import printable
@@ -286,7 +287,8 @@ def _lay(found: Resolved, state: Bench, session: Session, cases: list[Case]) -> 
     if found.address is not None:
         return groundwork.lay_address(found.address, means)
     assert found.path is not None
-    name = found.text if found.kind == "hub" else Path(found.path).resolve().name
+    name = found.text if found.kind == "hub" else repo_id(found.path)
+    name = name or Path(found.path).resolve().name
     return groundwork.lay_model(name, Path(found.path), means)
 
 

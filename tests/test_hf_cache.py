@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loaders.checkpoint.hf_cache import repo_id
 from loaders.checkpoint.manifest import NoWeightsError, UnreadableError
 from loaders.checkpoint.read import examine, open_checkpoint
 from tests import tiny
@@ -39,6 +40,45 @@ def test_c24_any_folder_of_the_repository_will_do(snapshot: Path, given: str) ->
         "repository": snapshot.parent.parent,
     }
     assert open_checkpoint(folders[given]).root == str(snapshot)
+
+
+def test_a_model_in_the_cache_has_the_repositorys_name_not_its_hash(
+    snapshot: Path, tmp_path: Path
+) -> None:
+    repository = snapshot.parent.parent
+    link = tmp_path / "current"
+    link.symlink_to(snapshot)
+    for place in (
+        repository,
+        repository / "snapshots",
+        snapshot,
+        Path(f"{snapshot}/"),
+        snapshot / "model.safetensors",
+        blob_of(snapshot),
+        link,
+    ):
+        name = repo_id(str(place))
+        assert name is not None
+        assert f"models--{name.replace('/', '--')}" == repository.name
+        assert "/" in name
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/x/models--gpt2/snapshots/0a", "gpt2"),
+        ("/x/models--org--a--b/snapshots/0a/m.safetensors", "org/a--b"),
+        ("/x/models--org--name", "org/name"),
+        ("/x/models--org--name/other/0a", None),
+        ("/x/models--org--name/snapshots/0a/deep/er", None),
+        ("/x/datasets--org--name/snapshots/0a", None),
+        ("/x/models--/snapshots/0a", None),
+        ("/x/llama/snapshots/0a", None),
+        ("/", None),
+    ],
+)
+def test_names_of_repositories(path: str, name: str | None) -> None:
+    assert repo_id(path) == name
 
 
 def test_c24_a_dangling_link_names_its_target(snapshot: Path) -> None:

@@ -23,6 +23,7 @@ from loaders.checkpoint.text import count, listed, shown
 
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 _SHA1 = re.compile(r"^[0-9a-f]{40}$")
+_REPO = re.compile(r"^models--(.+)$")
 _BLOCK: Final = 8 << 20
 
 
@@ -56,6 +57,19 @@ def snapshot_folder(folder: str) -> str:
         f"{shown(folder)}: {said}, and the snapshots here are {listed(there)}; "
         "give the path of one of them"
     )
+
+
+def repo_id(path: str) -> str | None:
+    """`org/name` for the cache's folder of a repository, its snapshots, one of them, or a file in
+    one (links to such a folder too); None for what lies elsewhere."""
+    place = Path(os.path.abspath(path))  # noqa: PTH100 - not resolve(): a file is a link to a blob
+    for above in dict.fromkeys([place, Path(os.path.realpath(place))]):
+        for depth, folder in enumerate([above, *above.parents][:4]):
+            found = _REPO.match(folder.name)
+            inside = above.relative_to(folder).parts
+            if found is not None and (depth == 0 or inside[0] in ("snapshots", "blobs")):
+                return found[1].replace("--", "/", 1)
+    return None
 
 
 def expected_digest(item: Item, folder: str) -> tuple[str, str] | None:
