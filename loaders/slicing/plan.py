@@ -70,9 +70,7 @@ class Place:
 def place_of(rank: int, degrees: Degrees) -> Place:
     """The coordinates of a rank. ValueError unless 0 <= rank < degrees.world."""
     if not 0 <= rank < degrees.world:
-        raise ValueError(
-            f"rank must be 0 to {degrees.world - 1} ({degrees.world} ranks), got {rank}"
-        )
+        raise ValueError(f"rank: expected 0 to {degrees.world - 1}, got {rank}")
     rest, tp = divmod(rank, degrees.tp)
     dp, pp = divmod(rest, degrees.pp)
     return Place(rank=rank, tp=tp, pp=pp, dp=dp, ep=dp * degrees.tp + tp if degrees.ep > 1 else 0)
