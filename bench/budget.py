@@ -21,6 +21,19 @@ REFETCH = 0.4
 """Part of the warm samples that find their files evicted by a cold one before them."""
 
 
+_SPENT = "the budget of "
+
+
+def spent(budget: float) -> str:
+    """Why a sample wasn't taken, in words: no fault of its case, which another run can measure."""
+    return f"{_SPENT}{budget:.0f} s is spent"
+
+
+def is_spent(reason: str | None) -> bool:
+    """Whether a skipped sample's reason is that one."""
+    return reason is not None and reason.startswith(_SPENT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """Bytes per second of a first look at a storage: direct, cold and warm into fresh memory."""

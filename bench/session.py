@@ -15,6 +15,7 @@ from typing import Any
 import xxhash
 
 from bench import fio
+from bench.budget import spent
 from bench.cases import Case
 from bench.children import Server
 from bench.cores import effective_cores
@@ -170,7 +171,7 @@ class Session:
 
     def _reason_to_skip(self, case: Case) -> str | None:
         if self._deadline is not None and time.monotonic() > self._deadline:
-            return f"the budget of {self.settings.budget:.0f} s is spent"
+            return spent(self.settings.budget)
         storage = self.storages.get(case.storage or "")
         if case.cache == "cold" and storage is not None and storage.cold_kind == "memory":
             return storage.coldness

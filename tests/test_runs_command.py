@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from bench.budget import spent
 from bench.commands.runs import command
 from bench.records import RECORDS, Sample
 from tests.tiny_report import HOST, PLAN, STRANGER, load, unmeasured
@@ -55,6 +56,19 @@ def test_what_was_skipped_with_a_reason_is_not_missing(tmp_path: Path) -> None:
     done = call(write(tmp_path / "run", *passes(A, skipped)))
     assert done.exit_code == 0
     assert "2 ok, 2 skipped" in done.stdout
+
+
+def test_what_the_budget_left_out_is_not_complete(tmp_path: Path) -> None:
+    late = replace(unmeasured("parallel", "skipped", spent(180.0), threads=2), pass_number=2)
+    run = write(tmp_path / "run", *passes(A), B, late)
+    done = call(run)
+    assert done.exit_code == 1
+    assert "3 ok, 1 skipped (1 for want of time), 0 failed, 0 missing" in done.stdout
+    assert f"not reached within the budget: {B.case}, pass 2\n" in done.stdout
+    found, code = document(run)
+    assert code == 1
+    assert found["runs"][0]["unreached"] == {B.case: [2]}
+    assert found["runs"][0]["complete"] is False
 
 
 def test_what_is_missing_is_named_with_its_passes_and_is_1(tmp_path: Path) -> None:
@@ -116,6 +130,7 @@ def test_the_json_tells_all(tmp_path: Path) -> None:
                 "failed": [{"case": B.case, "pass": 1, "reason": "it broke"}],
                 "discarded": 0,
                 "missing": {A.case: [2], B.case: [2]},
+                "unreached": {},
                 "cut": False,
                 "complete": False,
             }

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
+from bench.budget import is_spent
 from bench.console import console
 from bench.records import RECORDS, RecordsError, Run, read_run
 from loaders.checkpoint.text import printable
@@ -23,8 +24,8 @@ from loaders.store.address import is_address, masked
 def command(ctx: click.Context, folder: str, as_json: bool) -> None:
     """FOLDER is a run's folder (with records.jsonl), or one that holds runs (default: runs).
 
-    Exit codes: 0 all that was planned was measured, 1 something is missing or failed,
-    2 one can't be read, 3 there is no run.
+    Exit codes: 0 all that was planned was measured (or can't be here), 1 something is missing,
+    failed, or wasn't reached within the budget, 2 one can't be read, 3 there is no run.
     """
     if is_address(folder):
         said = f"{masked(folder)}: expected a run's folder, found an address"
@@ -64,8 +65,9 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """What a run holds, JSON-able: counts by status, the planned cases that lack passes, what
-    failed and why, whether its last line was cut off."""
+    """What a run holds, JSON-able: counts by status, the planned cases that lack passes (`missing`;
+    `unreached` those that the budget left out), what failed and why, whether its last line was cut
+    off."""
     missing = run.missing()
     settled = run.settled()
     statuses = Counter(sample.status for sample in settled)
@@ -76,6 +78,10 @@ def describe(run: Run) -> dict[str, Any]:
         for sample in settled
         if sample.status == "failed"
     ]
+    unreached: dict[str, list[int]] = {}
+    for sample in settled:
+        if sample.status == "skipped" and is_spent(sample.reason):
+            unreached.setdefault(sample.case, []).append(sample.pass_number)
     return {
         "path": str(run.path),
         "started": plan.get("started"),
@@ -88,30 +94,38 @@ def describe(run: Run) -> dict[str, Any]:
         "failed": failed,
         "discarded": len(run.samples) - len(settled),
         "missing": missing,
+        "unreached": unreached,
         "cut": run.cut,
-        "complete": run.plan is not None and not missing and not failed,
+        "complete": run.plan is not None and not missing and not failed and not unreached,
     }
 
 
 def _show(one: dict[str, Any], *, alone: bool) -> None:
     out = console()
     lacking = sum(len(passes) for passes in one["missing"].values())
+    late = sum(len(passes) for passes in one["unreached"].values())
     planned = "no plan" if one["planned"] is None else f"{one['planned']} planned"
     out.print(
         _safe(
             f"{one['path']}: {one['model']}, started {one['started']}: {planned}, {one['ok']} ok, "
-            f"{one['skipped']} skipped, {len(one['failed'])} failed, {lacking} missing"
+            f"{one['skipped']} skipped{f' ({late} for want of time)' if late else ''}, {len(one['failed'])} failed, {lacking} missing"
             f"{', last line cut off' if one['cut'] else ''}{' (smoke)' if one['smoke'] else ''}"
         )
     )
     if not alone:
         return
     for case, passes in one["missing"].items():
-        out.print(_safe(f"  missing: {case}, pass {', '.join(map(str, passes))}"))
+        out.print(_safe(f"  missing: {case}, pass {_numbers(passes)}"))
+    for case, passes in one["unreached"].items():
+        out.print(_safe(f"  not reached within the budget: {case}, pass {_numbers(passes)}"))
     for failure in one["failed"]:
         out.print(
             _safe(f"  failed: {failure['case']}, pass {failure['pass']}: {failure['reason']}")
         )
+
+
+def _numbers(passes: list[int]) -> str:
+    return ", ".join(map(str, passes))
 
 
 def _safe(text: str) -> str:
