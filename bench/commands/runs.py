@@ -108,7 +108,8 @@ def _show(one: dict[str, Any], *, alone: bool) -> None:
     out.print(
         _safe(
             f"{one['path']}: {one['model']}, started {one['started']}: {planned}, {one['ok']} ok, "
-            f"{one['skipped']} skipped{f' ({late} for want of time)' if late else ''}, {len(one['failed'])} failed, {lacking} missing"
+            f"{one['skipped']} skipped{f' ({late} for want of time)' if late else ''}, "
+            f"{len(one['failed'])} failed, {lacking} missing"
             f"{', last line cut off' if one['cut'] else ''}{' (smoke)' if one['smoke'] else ''}"
         )
     )
