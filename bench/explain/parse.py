@@ -39,16 +39,21 @@ def parse(read: Callable[[int], bytes], *, live: bool = False) -> State:
     """The state after all that `read(size)` returns. Never raises for what the log holds."""
     state = State()
     for block in blocks(read, live=live):
-        # A carriage return begins a line too (progress bars); numbers count line feeds, as grep's.
-        text = block.data.replace(b"\r", b"\n") if b"\r" in block.data else block.data
-        start = 0
-        if state.ready is None:
-            start = _feed(state, block, text)
-        if state.ready is not None and state.later is None:
-            _look_later(state, block, text, start)
+        fold(state, block)
         if state.later is not None and not live:
             break  # nothing else is looked for; a pipe is read to its end, or its writer would die
     return state
+
+
+def fold(state: State, block: Block) -> None:
+    """Takes one block of whole lines in, for whoever has stamped them: `block.arrived`."""
+    # A carriage return begins a line too (progress bars); numbers count line feeds, as grep's.
+    text = block.data.replace(b"\r", b"\n") if b"\r" in block.data else block.data
+    start = 0
+    if state.ready is None:
+        start = _feed(state, block, text)
+    if state.ready is not None and state.later is None:
+        _look_later(state, block, text, start)
 
 
 def _feed(state: State, block: Block, text: bytes) -> int:
