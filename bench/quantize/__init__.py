@@ -1,0 +1,1 @@
+"""Writes a quantised checkpoint that real software opens, from one that isn't quantised."""
