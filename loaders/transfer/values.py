@@ -81,7 +81,7 @@ class Transfer:
     device: str
     copies_are: str
     simulated: bool
-    tensors: list[tuple[str, torch.Tensor]]
+    tensors: list[tuple[str, torch.Tensor]] = field(repr=False)
     nbytes: int
     copies: int
     seconds: Seconds

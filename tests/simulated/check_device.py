@@ -165,7 +165,9 @@ def test_pinned_memory_says_what_was_asked_and_what_was_got(device: Device) -> N
 
 
 def test_device_memory_that_runs_out_is_named(device: Device) -> None:
-    with pytest.raises(DeviceError, match=r"npu:0: allocating 2147483648 bytes.*out of memory") as c:
+    with pytest.raises(
+        DeviceError, match=r"npu:0: allocating 2147483648 bytes.*out of memory"
+    ) as c:
         device.empty(2 << 30)
     assert c.value.code == "no-memory"
     assert device.empty(8).nbytes == 8  # and the next one works
