@@ -190,13 +190,14 @@ def _split(name: str, table: Table) -> tuple[str, str, Rule, int | None, int | N
 
 
 def _named(tensors: Sequence[TensorSpec], table: Table, facts: ModelFacts) -> list[Named]:
-    if unknown := _unknown(tensors, table):
+    splits = [(spec, *found) for spec in tensors if (found := _split(spec.name, table))]
+    if len(splits) < len(tensors):
+        unknown = _unknown(tensors, table)
         raise RulesError(
             f"{len(unknown)} of {len(tensors)} tensors have no rule for {_kind(facts)} (table "
             f"{table.name!r}): {listed(unknown, 3)}; write a table that extends it and pass it "
             "with --rules FILE.toml"
         )
-    splits = [(spec, *found) for spec in tensors if (found := _split(spec.name, table))]
     weights = {module: spec for spec, module, name, *_ in splits if name in WEIGHTS}
     return [
         Named(

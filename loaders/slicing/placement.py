@@ -37,14 +37,14 @@ def local_experts(
     return range(start, start + base + (rank < rest))
 
 
-def filtered_out(name: str, local: range) -> bool:
-    """Whether the engine's EP filter leaves this tensor unread on a rank with `local` experts: a
-    weight of another rank's expert. Scales are always read, and so are experts stored as one 3-D
-    tensor (vLLM 0.33, ep_weight_filter; only with --enable-ep-weight-filter)."""
+def expert_number(name: str) -> int | None:
+    """The expert of a tensor that the engine's EP filter can leave unread on other ranks; None for
+    every other tensor. Scales are always read, and so are experts that are stored as one 3-D tensor
+    (vLLM 0.33, ep_weight_filter; only with --enable-ep-weight-filter)."""
     if not name.endswith((".weight", ".weight_packed")):
-        return False
+        return None
     match = _EXPERT.search(name)
-    return match is not None and int(match[1]) not in local
+    return None if match is None else int(match[1])
 
 
 def stage_layers(layers: int, pp: int, stage: int) -> tuple[int, int]:

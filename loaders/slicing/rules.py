@@ -60,7 +60,7 @@ _STACKED: Final = (None, "out_in", "in_out")
 _NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")  # a component of a name that is a number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rule:
     """One row of a table, as the module's docstring describes it."""
 
@@ -90,7 +90,8 @@ class Rule:
         return {None: 1, "out_in": 2, "in_out": 1}[self.stacked]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Compared by identity: a table is looked up once for each tensor, and its hash would cover it all.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table:
     """The rules of one family, in the order in which they are tried."""
 
