@@ -7,8 +7,16 @@ runai_streamer_loader.py), up to 0.33. "Since" is the first release looked at th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+Version = tuple[int, ...]
+
+NEWEST: Version = (0, 33)
+"""Up to which the facts here were read."""
+
+_SINCE = re.compile(r"(?:^since|\bin) (\d+(?:\.\d+)+)")
 
 NOT_AVAILABLE = "not available in the engine (vLLM 0.33)"
 
@@ -22,8 +30,26 @@ class Setting:
     since: str
     caveat: str = ""
 
+    @property
+    def first(self) -> Version:
+        """The first version that has all of the flags."""
+        return max(version_of(found) for found in _SINCE.findall(self.since))
+
     def __str__(self) -> str:
         return f"{self.flags} ({'; '.join(filter(None, [self.since, self.caveat]))})"
+
+
+def version_of(text: str) -> Version:
+    """`0.22.1` as (0, 22, 1). ValueError for what is no version."""
+    return tuple(int(part) for part in text.split("."))
+
+
+def flags_for(
+    loader: str, options: Mapping[str, bool | int | str], threads: int, engine: Version = NEWEST
+) -> Setting | None:
+    """The setting, None where this version of the engine has no such way."""
+    setting = _setting(loader, options, threads)
+    return setting if isinstance(setting, Setting) and setting.first <= engine else None
 
 
 def engine_setting(loader: str, options: Mapping[str, bool | int | str], threads: int) -> str:

@@ -168,13 +168,15 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run left behind."""
+    """What a run left behind. `cut` says that its last line was, `broken` has the numbers of lines
+    that were passed over."""
 
     path: Path
     plan: Mapping[str, Any] | None
     host: Mapping[str, Any] | None
     samples: tuple[Sample, ...]
     cut: bool = False
+    broken: tuple[int, ...] = ()
 
     def settled(self) -> tuple[Sample, ...]:
         """The last sample of each case in each pass: one that was thrown out because its clocks
@@ -198,9 +200,11 @@ class Run:
         return {case: passes for case, passes in absent.items() if passes}
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, *, skip_broken: bool = False) -> Run:
     """Reads `<folder>/records.jsonl` (or that file itself). A last line that was cut off by a kill
-    is left out and `cut` is set; any other bad line is a RecordsError with its number."""
+    is left out and `cut` is set; any other bad line is a RecordsError with its number, or, with
+    `skip_broken`, left out and counted, as long as there are good ones. Lines of a newer schema are
+    always an error: who skipped them would show half a run."""
     path = folder / RECORDS if folder.is_dir() else folder
     try:
         lines = path.read_bytes().split(b"\n")
@@ -208,7 +212,7 @@ def read_run(folder: Path) -> Run:
         raise RecordsError(f"{path}: {error.strerror}; give a run's folder, as in runs/") from error
     cut = lines[-1] != b""
     plan = host = None
-    samples = []
+    samples, broken = [], []
     for number, raw in enumerate(lines[:-1], start=1):
         if not raw.strip():
             continue
@@ -226,10 +230,16 @@ def read_run(folder: Path) -> Run:
             elif line["kind"] == "sample":
                 samples.append(sample_from_json(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RecordsError(
-                f"{path}:{number}: not a coldload record ({type(error).__name__}: {error})"
-            ) from error
-    return Run(path=path, plan=plan, host=host, samples=tuple(samples), cut=cut)
+            if not skip_broken:
+                raise RecordsError(
+                    f"{path}:{number}: not a coldload record ({type(error).__name__}: {error})"
+                ) from error
+            broken.append(number)
+    if broken and plan is None and host is None and not samples:
+        raise RecordsError(f"{path}: no line of it is a coldload record; give a run's folder")
+    return Run(
+        path=path, plan=plan, host=host, samples=tuple(samples), cut=cut, broken=tuple(broken)
+    )
 
 
 def measured(samples: Iterable[Sample]) -> tuple[Sample, ...]:

@@ -40,6 +40,18 @@ class Ratio:
         return self.n > 1 and not self.low <= 1.0 <= self.high
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A paired difference a - b, as `Ratio` is a paired ratio; `of` is the median of a."""
+
+    n: int
+    of: float
+    median: float
+    low: float
+    high: float
+    kind: str
+
+
 def spread(values: Sequence[float]) -> Spread | None:
     """None for no values."""
     if not values:
@@ -53,11 +65,25 @@ def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio | None
     if not shared or any(b[number] == 0 for number in shared):
         return None
     ratios = [a[number] / b[number] for number in shared]
-    if len(ratios) < BOOTSTRAP_FROM:
-        low, high, kind = min(ratios), max(ratios), "range"
-    else:
-        (low, high), kind = bootstrap_interval(ratios), "95 % interval"
+    (low, high), kind = _bounds(ratios)
     return Ratio(n=len(ratios), median=median(ratios), low=low, high=high, kind=kind)
+
+
+def paired_saving(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | None:
+    """a - b over the passes (keys) that both have; None where they share none."""
+    shared = sorted(a.keys() & b.keys())
+    if not shared:
+        return None
+    found = [a[number] - b[number] for number in shared]
+    (low, high), kind = _bounds(found)
+    of = median(a[number] for number in shared)
+    return Difference(n=len(found), of=of, median=median(found), low=low, high=high, kind=kind)
+
+
+def _bounds(values: Sequence[float]) -> tuple[tuple[float, float], str]:
+    if len(values) < BOOTSTRAP_FROM:
+        return (min(values), max(values)), "range"
+    return bootstrap_interval(values), "95 % interval"
 
 
 def bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:

@@ -29,24 +29,28 @@ def phases_of(run: Run) -> list[str]:
     return sorted(found, key=lambda phase: phase != "disk_to_host")
 
 
-def album(runs: Sequence[Run]) -> Album:
-    """All pictures, what matters most first; of several runs, each one's and then those that need
-    several. Names are unique."""
-    found: Album = []
+def albums(runs: Sequence[Run]) -> tuple[list[Album], Album]:
+    """The pictures of each run, what matters most first, and those that need several runs. Names
+    are unique over all of them."""
+    taken: Counter[str] = Counter()
+    each = []
     for number, run in enumerate(runs, start=1):
         prefix = f"run{number}-" if len(runs) > 1 else ""
-        found += [_renamed(one, f"{prefix}{one.name}") for one in pictures_of(run)]
-    return _unique([*found, *_sizes(runs)])
+        found = [_renamed(one, f"{prefix}{one.name}") for one in pictures_of(run)]
+        each.append([_unique(one, taken) for one in found])
+    return each, [_unique(one, taken) for one in _sizes(runs)]
 
 
-def _unique(found: Album) -> Album:
+def album(runs: Sequence[Run]) -> Album:
+    """All of them."""
+    each, across = albums(runs)
+    return [*(picture for found in each for picture in found), *across]
+
+
+def _unique(one: Picture, taken: Counter[str]) -> Picture:
     """Labels that differ in what no file name takes would give one name twice."""
-    seen: Counter[str] = Counter()
-    unique = []
-    for one in found:
-        seen[one.name] += 1
-        unique.append(one if seen[one.name] == 1 else _renamed(one, f"{one.name}-{seen[one.name]}"))
-    return unique
+    taken[one.name] += 1
+    return one if taken[one.name] == 1 else _renamed(one, f"{one.name}-{taken[one.name]}")
 
 
 def _renamed(picture: Picture, name: str) -> Picture:
