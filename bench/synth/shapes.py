@@ -18,7 +18,9 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import operator
 import tomllib
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -66,7 +68,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A model's shape. `linear_dtype` is the dtype of linear weights, `dtype` that of the rest."""
+    """A model's shape. `linear_dtype` is the dtype of linear weights, `dtype` that of the rest.
+    `kinds` are the rules without their names, each with how many there are: to count bytes, which
+    scaling does some hundred times, a shape that lists 100,000 tensors one by one is a few kinds.
+    """
 
     name: str
     summary: str
@@ -75,6 +80,7 @@ class Shape:
     linear_dtype: str
     dims: Mapping[str, int]
     rules: tuple[TensorRule, ...]
+    kinds: Mapping[TensorRule, int]
     config: Mapping[str, Any]
     config_dims: Mapping[str, str]
     published: Published
@@ -122,6 +128,7 @@ def parse_shape(name: str, text: str) -> Shape:
     TypeError for an unknown one, DimensionError for a bad expression."""
     data = tomllib.loads(text)
     nulls: dict[str, Any] = dict.fromkeys(data.get("config_null", []))
+    rules = tuple(itertools.chain.from_iterable(_rules(**rule) for rule in data["rules"]))
     shape = Shape(
         name=name,
         summary=data["summary"],
@@ -129,7 +136,8 @@ def parse_shape(name: str, text: str) -> Shape:
         dtype=data["dtype"],
         linear_dtype=data.get("linear_dtype", data["dtype"]),
         dims=data["dims"],
-        rules=tuple(itertools.chain.from_iterable(_rules(**rule) for rule in data["rules"])),
+        rules=rules,
+        kinds=Counter(replace(rule, name="", same_as=None) for rule in rules),
         config={**data["config"], **nulls},
         config_dims=data["config_dims"],
         published=Published(**data["published"]),
@@ -187,9 +195,11 @@ def _instances(shape: Shape) -> Iterator[tuple[TensorRule, int | None, int | Non
         if not layered:
             yield from ((rule, None, None) for rule in rules)
             continue
-        spans = {rule: _span(rule.layers, shape.dims) for rule in rules}
-        for layer in range(max(span.stop for span in spans.values())):
-            here = [rule for rule in rules if layer in spans[rule]]
+        by_layer: defaultdict[int, list[TensorRule]] = defaultdict(list)
+        for rule in rules:
+            for layer in _span(rule.layers, shape.dims):
+                by_layer[layer].append(rule)
+        for layer, here in sorted(by_layer.items(), key=operator.itemgetter(0)):
             # Expert by expert, where neighbouring rules have experts.
             for experts, some in itertools.groupby(here, lambda rule: rule.experts):
                 block = tuple(some)
@@ -223,8 +233,8 @@ def _stored(shape: Shape, rule: TensorRule) -> Iterator[tuple[str, str, tuple[in
 def elements(shape: Shape) -> dict[str, int]:
     """Stored elements by dtype, tied and MTP weights and scales included, without expanding."""
     totals: dict[str, int] = {}
-    for rule in shape.rules:
-        count = len(_span(rule.layers, shape.dims)) * len(_span(rule.experts, shape.dims))
+    for rule, alike in shape.kinds.items():
+        count = alike * len(_span(rule.layers, shape.dims)) * len(_span(rule.experts, shape.dims))
         for _, dtype, sizes in _stored(shape, rule):
             totals[dtype] = totals.get(dtype, 0) + count * math.prod(sizes)
     return totals
