@@ -30,3 +30,16 @@ def test_c95_to_c117_every_expected_field_of_every_log(name: str) -> None:
     expected.pop("notes", None)
     found = flat(record((LOGS / f"{name}.log").read_bytes()))
     assert {key: found[key] for key in expected} == expected
+
+
+OWN = json.loads((LOGS / "own/expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_every_field_of_logs_of_the_same_kinds(name: str) -> None:
+    """Derived by hand; what isn't stated is null, {} or []."""
+    found = flat(record((LOGS / f"own/{name}.log").read_bytes()))
+    found.pop("evidence")
+    found["weights_gb_by_worker"] = sorted(found["weights_gb_by_worker"].values())
+    stated = {key: value for key, value in found.items() if value not in (None, [])}
+    assert stated == {key: value for key, value in OWN[name].items() if value is not None}

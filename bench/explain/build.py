@@ -9,7 +9,7 @@ from typing import Any
 from bench.explain.ranks import ranks_of
 from bench.explain.record import ColdStart, Number, Phases
 from bench.explain.settings import NAMES, pairs, plain, setting
-from bench.explain.state import Event, Moment, State
+from bench.explain.state import Bar, Event, Moment, State
 
 _PLATFORMS = {"ascend": "npu", "rocm": "cuda"}
 Evidence = dict[str, tuple[int, ...]]
@@ -44,7 +44,7 @@ def build(state: State, given: Mapping[str, str] | None = None) -> ColdStart:
         failure_kind=failure.kind if failure else None,
         failure=failure.text if failure else None,
         **ranks,
-        phases=_phases(state, evidence, status == "ready"),
+        phases=_phases(state, evidence, status == "ready", vllm, settings["tensor_parallel_size"]),
         evidence=evidence,
     )
 
@@ -148,7 +148,9 @@ def sizes(state: State) -> dict[str, Event]:
     return found
 
 
-def _phases(state: State, evidence: Evidence, ready: bool) -> Phases:
+def _phases(
+    state: State, evidence: Evidence, ready: bool, vllm: str | None, tp: int | None
+) -> Phases:
     def pick(
         field: str, events: Iterable[Event], choose: Callable[..., Event], group: int = 0
     ) -> float | None:
@@ -173,6 +175,7 @@ def _phases(state: State, evidence: Evidence, ready: bool) -> Phases:
         slowest = max(loads.values(), key=lambda pair: pair[0])[1]
         evidence["load_model_seconds"] = (slowest.moment.line,)
     bar = state.bar
+    counted = bar is not None and counts_files(bar, vllm, tp)
     if bar:
         for field in ("shards_total", "shards_done", "shard_read_seconds"):
             evidence[field] = (bar.line,)
@@ -197,8 +200,8 @@ def _phases(state: State, evidence: Evidence, ready: bool) -> Phases:
         weights_gb_by_worker={worker: event.number() for worker, event in by_worker.items()},
         weights_seconds=pick("weights_seconds", main_weights(state).values(), max),
         load_model_seconds=load_seconds,
-        shards_total=bar.total if bar and bar.files else None,
-        shards_done=bar.done if bar and bar.files else None,
+        shards_total=bar.total if bar and counted else None,
+        shards_done=bar.done if bar and counted else None,
         shard_read_seconds=bar.seconds if bar else None,
         download_seconds=pick("download_seconds", state.all("download"), max, 1),
         profiling_seconds=pick("profiling_seconds", state.all("profiling"), max),
@@ -210,6 +213,18 @@ def _phases(state: State, evidence: Evidence, ready: bool) -> Phases:
         init_engine_secs=pick("init_engine_secs", state.all("init_engine"), max),
         startup_wall_secs=wall,
     )
+
+
+def counts_files(bar: Bar, vllm: str | None, tp: int | None) -> bool:
+    """Whether a bar's total is a number of shard files."""
+    if bar.counts == "files to 0.9":
+        return version_of(vllm) < (0, 10) if vllm else False
+    return bar.counts == "files" or (bar.counts == "groups" and tp == 1)
+
+
+def version_of(text: str | None) -> tuple[int, ...]:
+    """`0.8.5.post1` as (0, 8, 5); () for None."""
+    return tuple(int(part) for part in re.findall(r"\d+", (text or "").split("post")[0])[:3])
 
 
 def wall_seconds(state: State) -> Number | None:

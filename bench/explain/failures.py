@@ -16,7 +16,7 @@ Stage = Literal["start", "weights", "profiling", "capture", "server"]
 NEEDLES: tuple[bytes, ...] = (
     b"Error", b"Exception", b"error: ", b"died", b"Segmentation fault", b"Killed", b"core dumped",
     b"Failed core proc", b"Value error", b"Input should be", b"Exit:", b"SIGKILL",
-    b"Interrupt", b"terminate called",
+    b"Interrupt", b"terminate called", b"failed to start",
 )  # fmt: skip
 LATER: tuple[bytes, ...] = (
     b"EngineDeadError", b"died unexpectedly", b"Failed core proc", b"fatal error",
@@ -37,7 +37,8 @@ _USAGE = re.compile(r"(?:[\w./-]+(?: \w+)?): error: (?P<text>.+)")
 _DEATH = re.compile(
     r"(?:.*\bline \d+: +\d+ )?Killed\b|(?:.*\b)?Segmentation fault|Fatal Python error: |"
     r".*\bcore dumped\b|terminate called |.*\bdied with <?Signals\.|.*\bSIGKILL\b|"
-    r".*\bdied unexpectedly|.*\bWorker \S+ (?:pid \d+ )?died"
+    r"(?:EngineCore|WorkerProc) failed to start|.*\bdied unexpectedly|"
+    r".*\bWorker \S+ (?:pid \d+ )?died"
 )
 _DETAIL = re.compile(r"(?:Value error, |Input should be |Assertion failed, ).*")
 _GENERIC = re.compile(
@@ -131,6 +132,12 @@ class Failures:
             kept = [at for at, name in enumerate(self._sources) if name != source]
             self._found = [self._found[at] for at in kept]
             self._sources = [self._sources[at] for at in kept]
+
+    def engine_began(self) -> None:
+        """An engine is only begun after all that its server had to do before: none of what was
+        printed until then was fatal."""
+        self._found.clear()
+        self._sources.clear()
 
     def root(self) -> Failure | None:
         """The first that says something by itself, else the first of all."""

@@ -69,8 +69,14 @@ def open_log(path: str) -> Iterator[tuple[Callable[[int], bytes], bool]]:
 
 
 def _prepend(head: bytes, read: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    waiting = [head]
-    return lambda size: waiting.pop() if waiting else read(size)
+    def joined(size: int) -> bytes:
+        nonlocal head
+        if not head:
+            return read(size)
+        data, head = head[:size], head[size:]
+        return data
+
+    return joined
 
 
 def _decoded(read: Callable[[int], bytes], head: bytes) -> Callable[[int], bytes]:

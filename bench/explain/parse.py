@@ -128,6 +128,8 @@ def _happened(state: State, pattern: Pattern, event: Event) -> None:
     state.add(event)
     state.engine_lines += name not in _GENERIC
     state.server = state.server or name in ("server_version", "server")
+    if name == "engine" and len(state.events["engine"]) == 1:
+        state.failures.engine_began()
     if name in _PROGRESS:
         state.failures.went_on(event.worker)
     if name == "ready":

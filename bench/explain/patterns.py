@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_N = r"([\d.,]*\d)"
+_N = r"(\d+(?:,\d+)*(?:\.\d+)?)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ PATTERNS: tuple[Pattern, ...] = (
         "shards",
         r"(?P<what>Loading \w+ checkpoint shards(?: \(\w+\))?|Multi-thread "
         r"loading (?:\w+ checkpoint )?shards): +(?P<percent>\d+)%[^|]*\|(?:[^|\[]*\|)? *"
-        r"(?P<done>[\d.,]+)\w?/(?P<total>[\d.,]+)(?P<unit>\w?) *\[(?P<elapsed>\d+:[\d:]*\d)<",
+        r"(?P<done>[\d.,]+)\w?/(?P<total>[\d.,]+)(?P<unit>\w?) *\[(?P<elapsed>\d+(?::\d\d)+)<",
         "0.5+; (eager) and Multi-thread 0.10.2+",
     ),
     _row(
@@ -93,7 +93,7 @@ PATTERNS: tuple[Pattern, ...] = (
         " using ",
         r"(?P<what>Loading safetensors using [\w: ]+?(?: loader)?): +"
         r"(?P<percent>\d+)%[^|]*\|(?:[^|\[]*\|)? *(?P<done>[\d.,]+)\w?/(?P<total>[\d.,]+)"
-        r"(?P<unit>\w?) *\[(?P<elapsed>\d+:[\d:]*\d)<",
+        r"(?P<unit>\w?) *\[(?P<elapsed>\d+(?::\d\d)+)<",
         "Run:ai 0.6.6+, Fastsafetensor 0.8.3-0.23, InstantTensor 0.18+",
     ),
     _row("drafter", "draft", r"Loading (?:the )?(?:drafter|draft) model", "0.9+"),
@@ -139,7 +139,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _row(
         "available",
         "vailable KV cache memory",
-        r"Available KV cache memory: (-?[\d.]+) GiB",
+        r"Available KV cache memory: (-?\d+(?:\.\d+)?) GiB",
         "0.9.2+; vllm-ascend 0.18+",
     ),
     _row(
@@ -151,20 +151,20 @@ PATTERNS: tuple[Pattern, ...] = (
     _row(
         "blocks",
         " blocks: ",
-        r"# (\w+) blocks: ([\d,]*\d)(?:, # \w+ blocks: ([\d,]*\d))?",
+        r"# (\w+) blocks: (\d+(?:,\d+)*)(?:, # \w+ blocks: (\d+(?:,\d+)*))?",
         "v0 all; v1 0.6.6-0.7.3; device's name 0.7.3-0.11",
     ),
-    _row("blocks", "num_gpu_blocks is", r"(num_gpu_blocks) is:? ([\d,]*\d)()", "0.8.5+"),
+    _row("blocks", "num_gpu_blocks is", r"(num_gpu_blocks) is:? (\d+(?:,\d+)*)()", "0.8.5+"),
     _row(
         "override",
         "num_gpu_blocks_override=",
-        r"Overriding num_gpu_blocks=([\d,]*\d) with num_gpu_blocks_override=([\d,]*\d)",
+        r"Overriding num_gpu_blocks=(\d+(?:,\d+)*) with num_gpu_blocks_override=(\d+(?:,\d+)*)",
         "all",
     ),
     _row(
         "tokens",
         "KV cache size",
-        r"\w+ KV cache size: ([\d,]+) tokens",
+        r"\w+ KV cache size: (\d+(?:,\d+)*) tokens",
         "GPU 0.8-0.27; the device's name 0.28+",
     ),
     # graphs, compiling
@@ -177,7 +177,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _row(
         "capture_end",
         "raph capturing finished",
-        rf"Graph capturing finished in {_N} secs?(?:, took (-?[\d.]+) (GiB|MiB))?",
+        rf"Graph capturing finished in {_N} secs?(?:, took (-?\d+(?:\.\d+)?) (GiB|MiB))?",
         "0.4.2+",
     ),
     _row(

@@ -25,8 +25,8 @@ _LOGGING = re.compile(
     r"\[?(?P<date>\d{4}[-/]\d\d[-/]\d\d) (?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d+))?\]?"
 )
 _ISO = re.compile(
-    r"(?P<date>\d{4}-\d\d-\d\d)T(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d+))?"
-    r"(?P<zone>Z|[+-]\d\d:?\d\d)?(?: (?:stdout|stderr) [FP])?\s?"
+    r"\[?(?P<date>\d{4}-\d\d-\d\d)T(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d+))?"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?\]?(?: (?:stdout|stderr) [FP])?\s?"
 )
 _SYSLOG = re.compile(r"(?P<date>[A-Z][a-z]{2} [ \d]\d) (?P<time>\d\d:\d\d:\d\d) \S+ [^\s:]+: ")
 _TIME = re.compile(r"\[?(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d+))?\]?(?=\s)")
@@ -34,7 +34,7 @@ _AFTER_TIME = re.compile(
     rf"(?:\s*(?:[-|:]\s+)?\[?(?P<level>{_LEVEL})\]?(?=[\s\]:|-]|$)|\s+[-|]\s+[\w.:<>-]+(?=\s+[-|]\s))"
 )
 _AROUND = re.compile(
-    r"\[pod/[^\]\s]+\]\s|\[\d+,\d+\]<std\w+>:\s?|[\w.-]+\s+\|\s|\.+(?=[A-Z(\[])|[^\S\n]+"
+    r"\[pod/[^\]\s]+\]\s|[|│]\s|\[\d+,\d+\]<std\w+>:\s?|[\w.-]+\s+\|\s|\.+(?=[A-Z(\[])|[^\S\n]+"
 )
 _GROUP = re.compile(
     r"\((?P<name>[A-Za-z][\w. =-]{0,60}?)?\s?pid=(?P<pid>\d+)(?:,\s*ip=(?P<ip>[\w.:]+))?\)\s?"
@@ -142,7 +142,7 @@ def _line(
 ) -> Line:
     last = groups[-1] if groups else None
     return Line(
-        text=text.rstrip(),
+        text=text.rstrip(" \t\r\n│"),
         process=(last["name"] or "").strip() if last else None,
         pid=last["pid"] if last else None,
         ip=last["ip"] if last else None,

@@ -33,13 +33,14 @@ def ranks_of(state: State, settings: Mapping[str, Any]) -> dict[str, tuple[int, 
     if not found_ranks["TP"] and numbered:
         found_ranks["TP"] = {rank % tp_size if tp_size else rank for rank in numbered}
     alone = (tp_size or 1) == 1 and (settings["pipeline_parallel_size"] or 1) == 1
+    begun = state.events.keys() & {"engine", "load_begin", "weights_size", "model_took"}
     pools = {
         event.worker
         for name in state.events
         for event in state.all(name)
         if event.worker.startswith("pid")
     }
-    if not found_ranks["TP"] and alone and len(pools) < 2 and state.engine_lines:
+    if not found_ranks["TP"] and alone and len(pools) < 2 and begun:
         found_ranks["TP"] = {0}
     return {
         "tp_ranks": tuple(sorted(found_ranks["TP"])),

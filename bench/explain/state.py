@@ -6,16 +6,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from bench.explain.clock import Clock, elapsed
 from bench.explain.failures import Failure, Failures, Stage
 from bench.explain.prefix import Line
 
+Counts = Literal["files", "files to 0.9", "groups", "other"]
 MOST_EVENTS = 4096
 """Events of one name that are kept: several for each worker of a large cluster."""
 
-_POOL = re.compile(r"VllmWorkerProcess|Ray\w*|pt_main_thread|")
-_FILES = re.compile(r"Loading \w+ checkpoint shards|Multi-thread loading")
+_POOL = re.compile(r"VllmWorkerProcess|Ray\w*|\w*Actor|pt_main_thread|")
+_COUNTS: tuple[tuple[Counts, str], ...] = (
+    ("files", r"Loading \w+ checkpoint shards|Multi-thread loading"),
+    ("files to 0.9", r".*Runai Model Streamer"),
+    ("groups", r".*Fastsafetensor"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +52,11 @@ class Event:
 
 @dataclass(slots=True)
 class Bar:
-    """The progress bar of the main model's weights. `files` unless it counts tensors or bytes."""
+    """The progress bar of the main model's weights. What it counts differs by loader: shard files;
+    files until 0.9 and tensors since (Run:ai); groups of as many files as there are ranks
+    (fastsafetensors); tensors or bytes."""
 
-    files: bool
+    counts: Counts
     what: str
     total: int = 0
     done: int = 0
@@ -151,20 +159,21 @@ class State:
 
     def saw_bar(self, found: dict[str, str], moment: Moment) -> None:
         """A step of a weights bar. The drafter's own comes after its announcement, or after the
-        main model's weights are in place; of several engines the slowest counts."""
+        main model's bar has ended and its weights are in place; of several engines the slowest
+        counts."""
         several = sum(1 for event in self.all("engine")) > 1
-        if "drafter" in self.events or (
-            not several and self.events.keys() & {"weights_took", "weights_size", "model_took"}
-        ):
+        settled = self.bar is None or self.bar.seconds is not None
+        loaded = self.events.keys() & {"weights_took", "weights_size", "model_took"}
+        if "drafter" in self.events or (loaded and settled and not several):
             return
         if self.bar is None:
-            files = bool(_FILES.match(found["what"])) and not found["unit"]
-            self.bar = Bar(files=files, what=found["what"], first=moment)
+            matching = (name for name, what in _COUNTS if re.match(what, found["what"]))
+            counts: Counts = "other" if found["unit"] else next(matching, "other")
+            self.bar = Bar(counts=counts, what=found["what"], first=moment)
         bar = self.bar
         total = int(re.sub(r"\D", "", found["total"]) or 0)
         done = int(re.sub(r"\D", "", found["done"]) or 0)
-        if bar.files:
-            bar.total, bar.done = max(bar.total, total), max(bar.done, min(done, total))
+        bar.total, bar.done = max(bar.total, total), max(bar.done, min(done, total))
         bar.line = moment.line
         if found["percent"] == "100":
             bar.seconds = max(bar.seconds or 0, elapsed(found["elapsed"]))
