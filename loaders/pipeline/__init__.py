@@ -1,0 +1,1 @@
+"""Disk to device, both stages at once: what a loader reaches that never lets either wait."""
