@@ -95,9 +95,9 @@ def ceiling_cases(settings: Settings, labels: Sequence[str], cores: int) -> list
     return cases
 
 
-def phase_cases(settings: Settings, labels: Sequence[str], cores: int) -> list[Case]:
-    """The cases of every phase after reading (bench.phases)."""
-    asked = Asked(settings=settings, labels=labels, cores=cores, device=settings.device)
+def phase_cases(settings: Settings, labels: Sequence[str], cores: int, device: str) -> list[Case]:
+    """The cases of every phase after reading (bench.phases), on that device."""
+    asked = Asked(settings=settings, labels=labels, cores=cores, device=device)
     return [case for phase in PHASES.values() for case in phase.cases(asked)]
 
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from bench import settings as parsing
 from bench.session import default_seed
-from bench.settings import Settings
+from bench.settings import Settings, SettingsError
 from loaders.checkpoint.read import local_path
+from loaders.device.discover import find_device
+from loaders.device.faults import DeviceError, DeviceTextError
 
 if TYPE_CHECKING:
     import pytest
@@ -79,6 +81,15 @@ def settings_of(config: pytest.Config) -> Settings:
         smoke=bool(disabled and not config.getoption("benchmark_enable", False)),
         seed=default_seed() if seed is None else int(seed),
     )
+
+
+def found_device(text: str) -> str:
+    """The device of `--device` as records name it: `cpu`, `cuda:0`, ... None is started here: that
+    is for the children. SettingsError for one that isn't there or can't be used."""
+    try:
+        return find_device(text)
+    except (DeviceTextError, DeviceError) as error:
+        raise SettingsError(f"--device={text}: {error}") from error
 
 
 def _dest(name: str) -> str:

@@ -24,7 +24,7 @@ from bench.cases import Case
 from bench.children import ChildError
 from bench.cores import effective_cores
 from bench.ground import Ground
-from bench.options import add_options, settings_of
+from bench.options import add_options, found_device, settings_of
 from bench.progress import Progress
 from bench.records import RECORDS, Sample, read_run
 from bench.report import render
@@ -54,6 +54,7 @@ class Bench:
     def __init__(self, config: pytest.Config) -> None:
         self.settings: Settings = settings_of(config)
         self.cores = effective_cores()
+        self.device = found_device(self.settings.device)
         self.storages: list[Place] = name_storages(
             self.settings.storages, default_place(self.settings.model, shape_names())
         )
@@ -63,7 +64,7 @@ class Bench:
         every = [
             *matrix.ceiling_cases(self.settings, folders, self.cores),
             *matrix.loader_cases(self.settings, entries, folders, self.cores, stores),
-            *matrix.phase_cases(self.settings, folders, self.cores),
+            *matrix.phase_cases(self.settings, folders, self.cores, self.device),
         ]
         self.cases: dict[tuple[str, str], Case] = {
             (case.phase, case.test_id): case for case in every

@@ -213,7 +213,11 @@ def later_phases(run: Run) -> list[str]:
 def phase_table(group: Group, members: Sequence[Row]) -> Table:
     """A phase's contestants: rate, share of the phase's own ceiling, and the seconds of each stage
     that any of them has."""
-    where = [PHASE_TITLES.get(group.phase, group.phase), group.device, group.layout]
+    where = [PHASE_TITLES.get(group.phase, group.phase)]
+    if group.phase == "host_to_device" and group.device == "cpu":
+        where = ["host memory -> a second buffer of it (no accelerator: a memory copy)"]
+    where += [group.device, group.layout]
+    where += [group.subject] if group.subject else []
     if group.storage is not None:
         where += [group.storage, group.cache]
     table = Table(title=_safe(", ".join(where)), title_justify="left", box=None, pad_edge=False)

@@ -205,8 +205,10 @@ class Session:
             return "works on a folder's files; name one with --storage="
         phase = PHASES[case.phase]
         reason = phase.refuses(case, ready)
+        if reason is not None:
+            return reason
         need = phase.memory_bytes(case, ready)
-        return reason or _memory_short(need, "its tensors lie in memory", "take a smaller --size")
+        return _memory_short(need, "its tensors lie in memory", "take a smaller --size")
 
     def _source(self, case: Case) -> Prepared | None:
         """What a phase works on: the model on its storage, or on the first folder where it matters

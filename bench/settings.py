@@ -13,6 +13,8 @@ DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_SIZE = "1GiB"
 DEFAULT_PASSES = 3
 DEFAULT_TP = 8
+SMOKE_TP = 2
+"""A checkpoint of a few MiB has few heads."""
 DEFAULT_BUDGET = 180.0
 SMOKE_SIZE = 16 << 20
 CACHES = {"cold": ("cold",), "warm": ("warm",), "both": ("cold", "warm")}
@@ -89,7 +91,7 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         smoke=smoke,
         seed=seed,
         device=given.get("device") or "auto",
-        tp=_positive("--tp", given.get("tp"), DEFAULT_TP),
+        tp=_positive("--tp", given.get("tp"), SMOKE_TP if smoke else DEFAULT_TP),
         ep=bool(given.get("ep")),
     )
 

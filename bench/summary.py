@@ -40,7 +40,8 @@ STAGES = tuple(field.name for field in fields(Seconds))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """What is ranked against each other: one phase, one storage, one asked-for cache state, one
-    kind of memory, on one device, for one share of the model."""
+    kind of memory, on one device, for one share of the model, of one subject (a rule of cutting, a
+    scheme of quantising)."""
 
     storage: str | None
     cache: str
@@ -48,6 +49,7 @@ class Group:
     phase: str = "disk_to_host"
     device: str = "cpu"
     layout: str = "tp1"
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,14 @@ def group_of(sample: Sample) -> Group:
         phase=sample.phase,
         device=sample.device,
         layout=sample.layout,
+        subject=_subject(sample.options),
     )
+
+
+def _subject(options: Mapping[str, Any]) -> str:
+    if "each" in options:
+        return "tensors of one size"
+    return str(options.get("rule", options.get("scheme", "")))
 
 
 def tops_within(run: Run, phase: str) -> dict[Group, ByPass]:
@@ -159,7 +168,7 @@ def tops_within(run: Run, phase: str) -> dict[Group, ByPass]:
     return found
 
 
-def _order(group: Group) -> tuple[str, int, int, str, str]:
+def _order(group: Group) -> tuple[str, int, int, str, str, str]:
     caches = {"cold": 0, "warm": 1, "none": 2}
     kinds = {"mapped": 0, "borrowed": 1, "owned": 2, "device": 3}
     return (
@@ -168,6 +177,7 @@ def _order(group: Group) -> tuple[str, int, int, str, str]:
         kinds.get(group.ownership, 9),
         group.device,
         group.layout,
+        group.subject,
     )
 
 

@@ -27,8 +27,8 @@ class Outcome:
     `unproved` says why there is nothing to compare with, else None. `kept` is memory that an owner
     would keep: giving it back isn't part of the work."""
 
-    nbytes: int = 0
-    ownership: str | None = None
+    nbytes: int
+    ownership: str
     notes: list[str] = field(default_factory=list)
     counts: Mapping[str, int] = field(default_factory=dict)
     find_out: Callable[[], dict[str, Any]] = dict
@@ -37,19 +37,31 @@ class Outcome:
     kept: object = None
 
 
-Work = Callable[[Stopwatch, Outcome], None]
-"""Does the work, stamps its stages, and tells in the outcome what it did."""
+class Go:
+    """Called once by the work when its inputs lie ready: says so, waits, and starts the clock."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.counted: Counted | None = None
+        self.began = 0.0
+
+    def __call__(self) -> None:
+        self.counted = Counted(self._channel)
+        self.counted.wait_for_go()
+        self.began = time.perf_counter()
+
+
+Work = Callable[[Go, Stopwatch], Outcome]
+"""Gets its inputs ready, calls the go, does the work and stamps its stages."""
 
 
 def perform(channel: Channel, work: Work, watch: Stopwatch) -> None:
-    """One sample of `work`, whose inputs lie ready. What it raises ends the sample as failed."""
-    outcome = Outcome()
-    counted = Counted(channel)
-    counted.wait_for_go()
-    began = time.perf_counter()
-    work(watch, outcome)
-    total = time.perf_counter() - began
-    report = counted.done()
+    """One sample of `work`. What it raises ends the sample as failed."""
+    go = Go(channel)
+    outcome = work(go, watch)
+    total = time.perf_counter() - go.began
+    assert go.counted is not None, "the work never called its go"
+    report = go.counted.done()
     report.update(
         bytes=outcome.nbytes,
         seconds=watch.seconds(total),

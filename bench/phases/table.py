@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bench.phases.contract import Phase
+from bench.phases.host_to_device import HOST_TO_DEVICE
+from bench.phases.slicing import SLICE
 
-_IN_ORDER: tuple[Phase, ...] = ()
+_IN_ORDER: tuple[Phase, ...] = (HOST_TO_DEVICE, SLICE)
 
 PHASES: Mapping[str, Phase] = {phase.name: phase for phase in _IN_ORDER}

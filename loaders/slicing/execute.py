@@ -49,14 +49,28 @@ def cut(
         for copy in copies_of(number, parameter, shapes)
     ]
 
-    def carry_out(batch: list[Copy]) -> None:
+    carry_out(every, come_from, into, threads=threads, block_bytes=block_bytes)
+    zero_padding(parameters, into)
+
+
+def carry_out(
+    copies: Sequence[Copy],
+    come_from: Mapping[str, Raw],
+    into: Sequence[Raw],
+    *,
+    threads: int,
+    block_bytes: int = BLOCK,
+) -> None:
+    """Carries copies out, spread over the threads: from tensors by name into parameters by
+    number."""
+
+    def act(batch: list[Copy]) -> None:
         for copy in batch:
             move(copy, come_from[copy.tensor], copy.source, into[copy.parameter])
 
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        for future in [pool.submit(carry_out, batch) for batch in batches(every, block_bytes)]:
+        for future in [pool.submit(act, batch) for batch in batches(copies, block_bytes)]:
             future.result()
-    zero_padding(parameters, into)
 
 
 def move(copy: Copy, source: Raw, start: int, target: Raw) -> None:

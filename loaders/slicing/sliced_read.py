@@ -11,7 +11,7 @@ from loaders.io.buffers import PAGE, allocate
 from loaders.io.chunks import ChunkSource, Span
 from loaders.io.sources import OpenSource
 from loaders.slicing.execute import Raw, move, zero_padding
-from loaders.slicing.fetch import Fetch, fetches
+from loaders.slicing.fetch import GAP, Fetch, fetches
 from loaders.slicing.plan import Parameter
 
 DEFAULT_BLOCK = 4 << 20
@@ -31,15 +31,17 @@ def read_sliced(
     block_bytes: int = DEFAULT_BLOCK,
     direct: bool = True,
     huge: bool = True,
+    gap: int = GAP,
     open_source: OpenSource | None = None,
 ) -> dict[str, list[str]]:
     """Fills `targets` (uint8, one for each parameter, as many bytes) from the files.
 
     Each thread reads a block into a buffer of its own and carries its bytes to their places before
-    it reads the next: while one copies, the others wait for the storage. Returns path -> what is to
+    it reads the next: while one copies, the others wait for the storage. Ranges that are no more
+    than `gap` bytes apart are read as one. Returns path -> what is to
     be told about the file's reading. The first error of any thread is raised when all have ended.
     """
-    plan = fetches(checkpoint, parameters)
+    plan = fetches(checkpoint, parameters, gap)
     paths = {file.name: file.path for file in checkpoint.files}
     spans = [Span(path=paths[one.file], offset=one.offset, length=one.length) for one in plan]
     source = ChunkSource(spans, block_bytes, direct=direct, open_source=open_source)

@@ -1,0 +1,181 @@
+"""Host memory -> device memory: each way that engines do it, and those that they could."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import torch
+
+from bench.cases import Case
+from bench.channel import Channel
+from bench.child import Stopwatch, manifest, prepare
+from bench.phases.contract import Asked, Phase
+from bench.phases.tensors import ENOUGH, differing, load, pick
+from bench.prepare import Prepared
+from bench.settings import Settings
+from bench.sizes import parse_size
+from bench.work import Go, Outcome, perform
+from loaders.device.discover import open_device
+from loaders.device.identity import identity
+from loaders.device.pinned import PinProbe, probe_pin
+from loaders.transfer.mapping import mapped_tensors
+from loaders.transfer.values import HostTensors, Options, Transfer, clocks_agree
+from loaders.transfer.ways import WAYS
+
+IN_MEMORY = ("pageable", "pinned", "pinned-ring", "coalesced", "whole")
+SIZES = ("4KiB", "64KiB", "1MiB", "16MiB", "256MiB", "1GiB")
+"""Of the tensors, for the curve: what a copy of its own costs."""
+
+CURVE = ("pageable", "pinned")
+MOST = 4096
+"""Tensors of one size in a sample of the curve."""
+
+
+def cases(asked: Asked) -> list[Case]:
+    """The real mix of tensors by every way; from a cold mapping on every folder; with --full, also
+    tensors of one size, for the curve."""
+    device, settings = asked.device, asked.settings
+    found = [Case(phase="host_to_device", loader=way, device=device) for way in IN_MEMORY]
+    if "cold" in settings.caches:
+        found += [
+            Case(
+                phase="host_to_device", loader="mapped", cache="cold", storage=label, device=device
+            )
+            for label in asked.labels
+        ]
+    if settings.full:
+        found += [
+            Case(phase="host_to_device", loader=way, options={"each": size}, device=device)
+            for size in SIZES
+            for way in CURVE
+        ]
+    return found
+
+
+def memory_bytes(case: Case, ready: Prepared) -> int:
+    """Sources, pinned memory, and the copy that stands for a device where there is none."""
+    each = parse_size(str(case.options.get("each", "1KiB")))
+    return 3 * max(min(ENOUGH, ready.checkpoint.tensor_bytes), each)
+
+
+def measure(
+    channel: Channel,
+    *,
+    way: str,
+    options: Mapping[str, Any],
+    threads: int,
+    device: str,
+    layout: str,
+    cores: int,
+    touch_bytes: int,
+    manifest_path: str,
+    reference_path: str,
+    probe: Mapping[str, Any] | None,
+) -> None:
+    """One sample of a transfer."""
+    checkpoint = manifest(path=manifest_path)
+    prepare(touch_bytes, cores)
+    specs = pick(checkpoint, ENOUGH)
+    if way == "mapped":
+        names = {spec.name for spec in specs}
+        with mapped_tensors(checkpoint) as mapped:
+            host = [(name, tensor) for name, tensor in mapped if name in names]
+            transfer(channel, way, host, device, cores, None)
+            host.clear()
+            mapped.clear()
+    elif "each" in options:
+        host = of_one_size(parse_size(str(options["each"])))
+        transfer(channel, way, host, device, cores, probe)
+    else:
+        transfer(channel, way, list(load(checkpoint, specs).items()), device, cores, probe)
+
+
+def args(case: Case, settings: Settings) -> dict[str, Any]:
+    """What a child process found out about pinning, once in a run: a failed try spoils the process
+    that makes it."""
+    return {"probe": asdict(probed(case.device)) if case.device != "cpu" else None}
+
+
+@cache
+def probed(device: str) -> PinProbe:
+    return probe_pin(device, ENOUGH)
+
+
+def of_one_size(nbytes: int) -> list[tuple[str, torch.Tensor]]:
+    """Tensors of `nbytes` bytes each, about ENOUGH of them together, resident."""
+    count = max(1, min(MOST, ENOUGH // nbytes))
+    whole = torch.arange(count * nbytes // 8, dtype=torch.int64).view(torch.uint8)
+    return [(f"t{number}", whole[number * nbytes :][:nbytes]) for number in range(count)]
+
+
+def transfer(
+    channel: Channel,
+    way: str,
+    host: HostTensors,
+    device: str,
+    cores: int,
+    probe: Mapping[str, Any] | None,
+) -> None:
+    """Copies, with the clock from the first copy until the device was synchronised."""
+    target = open_device(device)
+    found = PinProbe(**probe) if probe is not None else None
+
+    def work(go: Go, watch: Stopwatch) -> Outcome:
+        options = Options(packers=max(1, cores - 1), probe=found, ready=go)
+        done = WAYS[way](target, host, options)
+        return Outcome(
+            nbytes=done.nbytes,
+            ownership="device",
+            notes=list(done.notes),
+            find_out=lambda: details(done, asdict(identity(target))),
+            prove=lambda: wrong(done, host),
+            kept=done,
+        )
+
+    perform(channel, work, Stopwatch((), rest="transfer"))
+
+
+def details(done: Transfer, device: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands beside the rate: each stamp, both clocks, pinned bytes asked for and got."""
+    seconds = done.seconds
+    return {
+        "device": device,
+        "copies_are": done.copies_are,
+        "simulated": done.simulated,
+        "copies": done.copies,
+        "seconds": {
+            "allocate": seconds.allocate,
+            "pin": seconds.pin,
+            "stage": seconds.stage,
+            "faults": seconds.faults,
+            "host_clock": seconds.transfer,
+            "device_clock": seconds.device,
+        },
+        "pinned": done.pinned,
+        "pinned_asked": done.pinned_asked,
+        "pinned_got": done.pinned_got,
+    }
+
+
+def wrong(done: Transfer, host: HostTensors) -> list[str]:
+    """Clocks that don't tell the same, and tensors that didn't arrive as they were."""
+    faults = []
+    if not clocks_agree(done.seconds):
+        faults.append(
+            f"the device's events tell {done.seconds.device:.4f} s, the host's clock "
+            f"{done.seconds.transfer:.4f} s: one of them didn't wait for the copies"
+        )
+    arrived = ((name, tensor.cpu()) for name, tensor in done.tensors)
+    return faults + differing(arrived, dict(host))
+
+
+HOST_TO_DEVICE = Phase(
+    name="host_to_device",
+    target="bench.phases.host_to_device:measure",
+    cases=cases,
+    memory_bytes=memory_bytes,
+    args=args,
+)
