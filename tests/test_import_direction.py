@@ -60,6 +60,30 @@ LAYERS = [
         {"loaders.io", "loaders.contract", "loaders.registry", "torch"},
         "what the system says is asked without any loader",
     ),
+    (
+        "loaders/device/*.py",
+        {
+            "loaders.checkpoint",
+            "loaders.io",
+            "loaders.contract",
+            "loaders.registry",
+            "loaders.transfer",
+            "loaders.pipeline",
+        },
+        "a device knows nothing of what is copied to it",
+    ),
+    (
+        "loaders/device/faults.py",
+        {"torch", "loaders"},
+        "a torch that can't be imported must be explained without it",
+    ),
+    (
+        "loaders/transfer/*.py",
+        {"loaders.contract", "loaders.registry", "loaders.pipeline"},
+        "transfers start from tensors, whoever loaded them",
+    ),
+    ("loaders/transfer/plan.py", {"torch", "loaders"}, "which bytes go together is arithmetic"),
+    ("loaders/pipeline/stages.py", {"torch", "loaders"}, "what stages tell is arithmetic"),
     *[
         (f"bench/{name}.py", {"torch", "pytest", "loaders", *WORKING}, "values and arithmetic")
         for name in ("records", "cases", "stats", "settings", "sizes", "budget", "cachestate")

@@ -25,6 +25,7 @@ class Accelerator:
     that by thread: each call names its own."""
 
     copies_are = "host to device"
+    notes: tuple[str, ...] = ()
 
     def __init__(self, kind: str, index: int) -> None:
         """Starts the device. DeviceError if that fails."""

@@ -26,6 +26,9 @@ class HostDevice:
     copies_are = "memory copy"
     torch_device = torch.device("cpu")
 
+    def __init__(self, notes: tuple[str, ...] = ()) -> None:
+        self.notes = notes
+
     def empty(self, nbytes: int) -> torch.Tensor:
         try:
             # Touched here, as a device's memory is there once it was allocated: else the copy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 
 import torch
 
@@ -14,43 +15,68 @@ from loaders.device.interface import KINDS, Device, parse_device
 
 
 def open_device(text: str) -> Device:
-    """The device named by `text` (see `parse_device`), started. `auto` is the first accelerator
-    that there is, else the cpu; one that is there and can't be started is an error also then, since
-    a copy within host memory would be taken for its own.
+    """The device named by `text`, started. An accelerator that is there and can't be started is an
+    error also for `auto`: a copy within host memory would be taken for one to it.
+
+    Errors as of `find_device`, and DeviceError for a device that is busy or can't be started.
+    """
+    found, warned = _find(text)
+    if found == "cpu":
+        return HostDevice(notes=warned)
+    wanted = parse_device(found)
+    return Accelerator(wanted.kind, wanted.index or 0)
+
+
+def find_device(text: str) -> str:
+    """The text of the device that `text` means (see `parse_device`), with its number; none is
+    started. `auto` is the first accelerator that there is, else the cpu.
 
     DeviceTextError for a text that means nothing; DeviceError for a device that isn't there, is
-    half-installed, busy, or has too old a driver.
+    half-installed, or has too old a driver.
     """
+    return _find(text)[0]
+
+
+def _find(text: str) -> tuple[str, tuple[str, ...]]:
+    """`find_device`, and where `auto` came to the cpu what torch warned of meanwhile."""
     wanted = parse_device(text)
     if wanted.kind == "cpu":
-        return HostDevice()
-    kind, count = _present()
+        return "cpu", ()
+    kind, count, warned = _present()
     if wanted.kind == "auto":
-        return Accelerator(kind, 0) if kind is not None and count else HostDevice()
+        return (f"{kind}:0", ()) if kind is not None and count else ("cpu", warned)
     if kind != wanted.kind or not count:
         raise _missing(wanted.kind, kind if count else None)
     index = wanted.index or 0
     if index >= count:
         there = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
         raise DeviceError("missing", f"{text}: there is no such device; there is {there}, and cpu")
-    return Accelerator(wanted.kind, index)
+    return f"{wanted.kind}:{index}", ()
 
 
 def device_texts() -> list[str]:
     """Every accelerator that there is, as `open_device` takes it. None is started."""
-    kind, count = _present()
+    kind, count, _ = _present()
     return [f"{kind}:{index}" for index in range(count)] if kind is not None else []
 
 
-def _present() -> tuple[str | None, int]:
-    """The kind of accelerator that torch has here, and how many; a kind that loaders know."""
-    try:
-        found = torch.accelerator.current_accelerator()
-        if found is None or found.type not in KINDS or not torch.accelerator.is_available():
-            return None, 0
-        return found.type, torch.accelerator.device_count()
-    except RAISED as error:
-        raise device_error(error, "accelerator", "looking for it") from error
+def _present() -> tuple[str | None, int, tuple[str, ...]]:
+    """The kind of accelerator that torch has here, if it is one that loaders know; how many there
+    are; and what torch warned of when it looked (a driver that is too old, for one)."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found = torch.accelerator.current_accelerator()
+            usable = found is not None and found.type in KINDS and torch.accelerator.is_available()
+            count = torch.accelerator.device_count() if usable else 0
+        except RAISED as error:
+            raise device_error(error, "accelerator", "looking for it") from error
+    said = tuple(f"no accelerator is used: {_first_line(one.message)}" for one in caught)
+    return (found.type, count, said) if found is not None and count else (None, 0, said)
+
+
+def _first_line(message: Warning | str) -> str:
+    return (str(message).strip().splitlines() or ["a warning without a text"])[0]
 
 
 def _missing(kind: str, other: str | None) -> DeviceError:

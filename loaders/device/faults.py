@@ -110,7 +110,7 @@ FAULTS = (
     ),
     _fault(
         "no-memory",
-        r"out of memory|cannot allocate|can't allocate|defaultcpuallocator|can't map",
+        r"out of memory|(?:cannot|can't|unable to) allocate|can't map|\bMemoryError\b",
         "there isn't enough memory",
         "take a smaller checkpoint or smaller slots, or end what else uses the memory",
     ),

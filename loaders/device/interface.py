@@ -94,7 +94,8 @@ class Device(Protocol):
 
     `text`: as `open_device` takes it, with the number ("cuda:0", "cpu"). `name`: as the driver says
     it. `simulated`: it is a test's stand-in, and no figure of it is one of hardware.
-    `copies_are`: what a copy to it is called in reports.
+    `copies_are`: what a copy to it is called in reports. `notes`: what a reader of its figures must
+    know (why the host stands in for an accelerator).
     """
 
     kind: str
@@ -103,6 +104,7 @@ class Device(Protocol):
     name: str
     simulated: bool
     copies_are: str
+    notes: tuple[str, ...]
     torch_device: torch.device
 
     def empty(self, nbytes: int) -> torch.Tensor:
