@@ -52,7 +52,7 @@ def plan_rank(
         slot = _slot(tensor, degrees, local)
         for block in blocks_of(tensor, model.facts, degrees, place, local):
             share = _Share(tensor=tensor, block=block, slot=slot, stages=len(stages))
-            groups.setdefault(_target(tensor), []).append(share)
+            groups.setdefault(target_of(tensor), []).append(share)
     slots = len(local) if degrees.ep > 1 else model.experts
     return RankPlan(
         place=place,
@@ -113,7 +113,7 @@ def _slot(tensor: Named, degrees: Degrees, local: range) -> int | None:
     return local.index(tensor.expert) if tensor.expert in local else None
 
 
-def _target(tensor: Named) -> str:
+def target_of(tensor: Named) -> str:
     """The name of the parameter that a tensor belongs to."""
     rule, parent = tensor.rule, tensor.module.rpartition(".")[0]
     if rule.into is None:
