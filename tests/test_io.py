@@ -1,375 +1,25 @@
-"""Buffers, reads of exact ranges, chunk plans, reader threads and the ring."""
+"""Chunk plans, reader threads and the ring of blocks."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiny_io import content
 
-from loaders.io import buffers, readers
-from loaders.io.buffers import HUGE_PAGE, PAGE, allocate, page_kind, touch
+from loaders.io import readers
+from loaders.io.buffers import PAGE, allocate
 from loaders.io.chunks import Span, plan_chunks
 from loaders.io.errors import TruncatedError
 from loaders.io.pool import ReaderPool
-from loaders.io.readers import OpenFile, read_into
 from loaders.io.ring import make_ring, stream
-
-SIZE = 3 * PAGE + 100  # the last block has 100 bytes
-
-
-def content(nbytes: int, seed: int = 0) -> bytes:
-    return np.random.default_rng(seed).bytes(nbytes)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "data.bin"
-    path.write_bytes(content(SIZE))
-    return path
-
-
-def read(path: Path, offset: int, length: int, *, direct: bool) -> tuple[bytes, OpenFile]:
-    with allocate(length + 2 * PAGE) as buffer, OpenFile(str(path), direct=direct) as opened:
-        view = buffer.view(offset % PAGE, length)
-        read_into(opened, view, offset)
-        return bytes(view), opened
-
-
-# --- buffers
-
-
-def test_a_buffer_is_aligned_writable_and_zero() -> None:
-    for huge, align in ((None, PAGE), (False, PAGE), (True, HUGE_PAGE)):
-        with allocate(5 * PAGE + 3, huge=huge) as buffer:
-            assert buffer.nbytes == 5 * PAGE + 3
-            assert buffer.address % align == 0
-            assert buffer.array().ctypes.data == buffer.address
-            assert not buffer.array().any()
-            buffer.array()[-1] = 7
-            assert buffer.view(5 * PAGE, 3)[2] == 7
-
-
-def test_a_buffer_refuses_views_outside_itself() -> None:
-    with allocate(100) as buffer:
-        for offset, nbytes in ((-1, 1), (0, 101), (100, 1), (50, -1)):
-            with pytest.raises(ValueError, match="outside a buffer of 100"):
-                buffer.view(offset, nbytes)
-        assert len(buffer.view(100)) == 0
-    with pytest.raises(ValueError, match="closed"):
-        buffer.view()
-
-
-def test_a_buffer_of_no_bytes() -> None:
-    with allocate(0) as buffer:
-        assert len(buffer.view()) == 0
-        touch(buffer, 2)
-
-
-def test_memory_that_cant_be_had_is_a_memory_error() -> None:
-    with pytest.raises(MemoryError, match=r"can't map .* smaller checkpoint"):
-        allocate(1 << 62)
-
-
-def mapped(address: int) -> bool:
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        low, high = (int(edge, 16) for edge in line.split(" ", 1)[0].split("-"))
-        if low <= address < high:
-            return True
-    return False
-
-
-@pytest.mark.parametrize("hold", ["tensor", "array", "view"])
-def test_memory_goes_back_at_close_or_with_its_last_holder(hold: str) -> None:
-    free = allocate(64 << 20)
-    assert free.close()
-    assert free.close()
-    assert not mapped(free.address)
-    buffer = allocate(64 << 20)
-    view = buffer.view(16, 64)
-    holders: dict[str, object] = {
-        "tensor": torch.frombuffer(view, dtype=torch.float32),
-        "array": np.frombuffer(view, dtype=np.uint8),
-        "view": view,
-    }
-    kept = holders.pop(hold)
-    holders.clear()
-    del view
-    assert not buffer.close()
-    assert mapped(buffer.address)
-    del kept
-    assert not mapped(buffer.address)
-
-
-@pytest.mark.parametrize("how", ["store", "populate"])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_touch_makes_every_page_resident(how: buffers.Touch, threads: int) -> None:
-    with allocate(9 * HUGE_PAGE + PAGE + 5, huge=False) as buffer:
-        assert page_kind(buffer).resident_kb < buffer.nbytes // 1024
-        assert touch(buffer, threads, how=how) in ("store", "populate")
-        kind = page_kind(buffer)
-        assert kind.resident_kb * 1024 >= buffer.nbytes
-        assert kind.mapped_kb >= kind.resident_kb
-
-
-def test_touch_falls_back_on_older_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_MADV_POPULATE_WRITE", 9999)
-    with allocate(HUGE_PAGE) as buffer:
-        assert touch(buffer, 2, how="populate") == "store"
-        assert page_kind(buffer).resident_kb * 1024 >= HUGE_PAGE
-
-
-def test_page_kind_proves_huge_pages() -> None:
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not setting.exists() or "[never]" in setting.read_text():
-        pytest.skip("this host has transparent huge pages switched off")
-    with allocate(8 * HUGE_PAGE, huge=True) as buffer:
-        assert buffer.refused is None
-        touch(buffer)
-        assert page_kind(buffer).huge_kb > 0
-    with allocate(8 * HUGE_PAGE, huge=False) as buffer:
-        touch(buffer)
-        kind = page_kind(buffer)
-        assert kind.huge_kb == 0 or kind.mapped_kb > 8 * HUGE_PAGE // 1024  # a neighbour's
-
-
-def test_page_kind_counts_only_the_buffers_mappings(tmp_path: Path) -> None:
-    with allocate(4 * PAGE) as buffer:
-        low, high = buffer.address, buffer.address + 4 * PAGE
-        smaps = tmp_path / "smaps"
-        smaps.write_text(
-            f"{low - PAGE:x}-{low:x} rw-p 00000000 00:00 0\n"
-            "Size: 4 kB\nRss: 4 kB\nAnonHugePages: 2048 kB\nVmFlags: rd wr mr-mw\n"
-            f"{low:x}-{low + PAGE:x} rw-p 00000000 00:00 0   [anon: a-b]\n"
-            "Size: 4 kB\nRss: 4 kB\nAnonHugePages: 0 kB\n"
-            f"{low + PAGE:x}-{high:x} rw-p 00000000 00:00 0\n"
-            "Size: 12 kB\nRss: 8 kB\nAnonHugePages: 4 kB\n"
-            f"{high:x}-{high + PAGE:x} rw-p 00000000 00:00 0\nSize: 4 kB\nRss: 4 kB\n"
-        )
-        kind = page_kind(buffer, smaps)
-    assert (kind.mapped_kb, kind.resident_kb, kind.huge_kb) == (16, 12, 4)
-
-
-def test_a_kernel_without_huge_pages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers.mmap, "MADV_HUGEPAGE", 9999)
-    with allocate(PAGE, huge=True) as buffer:
-        assert buffer.refused is not None
-        assert "MADV_HUGEPAGE" in buffer.refused
-
-
-# --- reads
-
-
-RANGES = [
-    (0, SIZE),
-    (0, PAGE),
-    (PAGE, PAGE),
-    (PAGE, 2 * PAGE + 100),
-    (3 * PAGE, 100),
-    (8, SIZE - 8),
-]
-RANGES += [(0, 0), (SIZE, 0), (5, 10), (PAGE - 3, 6), (1000, 3 * PAGE - 1000), (SIZE - 1, 1)]
-RANGES += [(3 * PAGE + 8, 92), (8, 2 * PAGE), (1, SIZE - 2)]
-
-
-@pytest.mark.parametrize("direct", [False, True])
-@pytest.mark.parametrize(("offset", "length"), RANGES)
-def test_c77_c79_any_range_arrives_as_it_is(
-    file: Path, offset: int, length: int, direct: bool
-) -> None:
-    """C77: the last block has 100 bytes. C79: headers and tensors off by 8, by 1, across blocks."""
-    found, opened = read(file, offset, length, direct=direct)
-    assert (
-        hashlib.sha256(found).digest()
-        == hashlib.sha256(content(SIZE)[offset : offset + length]).digest()
-    )
-    assert not direct or opened.direct or opened.fell_back
-
-
-def test_c79_memory_that_isnt_congruent_falls_back(file: Path) -> None:
-    """C79: 8 bytes off in memory but not in the file: never a shifted answer."""
-    with allocate(2 * SIZE) as buffer, OpenFile(str(file), direct=True) as opened:
-        opened.direct, opened.fell_back = True, None  # as on a file system that allows it
-        opened.memory_align = opened.offset_align = 512
-        view = buffer.view(8, SIZE)
-        read_into(opened, view, 0)
-        assert bytes(view) == content(SIZE)
-        assert not opened.direct
-        assert "aligned" in (opened.fell_back or "")
-
-
-def test_c77_open_that_refuses_direct(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.open
-
-    def fake(path: str, flags: int) -> int:
-        if flags & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "Invalid argument", path)
-        return real(path, flags)
-
-    monkeypatch.setattr(readers.os, "open", fake)
-    found, opened = read(file, 0, SIZE, direct=True)
-    assert found == content(SIZE)
-    assert not opened.direct
-    assert opened.fell_back == "open with O_DIRECT: Invalid argument"
-
-
-def direct_only(opened: list[OpenFile], act: Callable[[int], int]) -> Callable[..., int]:
-    """A preadv that gives `act(length)` bytes for as long as the file is a direct one."""
-    real = os.preadv
-
-    def fake(fd: int, views: list[memoryview], offset: int) -> int:
-        if not opened[0].direct:
-            return real(fd, views, offset)
-        wanted = act(len(views[0]))
-        with Path(opened[0].path).open("rb") as plain:
-            plain.seek(offset)
-            return plain.readinto(views[0][:wanted])
-
-    return fake
-
-
-def refuse(code: int) -> Callable[[int], int]:
-    def act(length: int) -> int:
-        raise OSError(code, os.strerror(code))
-
-    return act
-
-
-@pytest.mark.parametrize(
-    ("act", "reason"),
-    [
-        pytest.param(refuse(errno.EINVAL), "Invalid argument", id="EINVAL"),
-        pytest.param(refuse(errno.EOPNOTSUPP), "not supported", id="EOPNOTSUPP"),
-        pytest.param(lambda length: 0, "0 bytes at offset", id="nothing"),
-        pytest.param(lambda length: min(length, 100), "100 bytes at offset", id="odd"),
-    ],
-)
-@pytest.mark.parametrize(("offset", "length"), [(0, SIZE), (8, SIZE - 8), (3 * PAGE, 100)])
-def test_c77_reads_that_refuse_direct(
-    file: Path,
-    act: Callable[[int], int],
-    reason: str,
-    offset: int,
-    length: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """C77: open works and reads don't: EINVAL, nothing at all, or an end inside a block."""
-    opened: list[OpenFile] = []
-    monkeypatch.setattr(readers.os, "preadv", direct_only(opened, act))
-    with allocate(SIZE + PAGE) as buffer, OpenFile(str(file), direct=True) as handle:
-        handle.direct, handle.fell_back = True, None
-        opened.append(handle)
-        view = buffer.view(offset % PAGE, length)
-        read_into(handle, view, offset)
-        assert bytes(view) == content(SIZE)[offset : offset + length]
-        if length == 100 and reason.startswith("100"):
-            assert handle.direct  # all that was wanted
-        else:
-            assert reason in (handle.fell_back or "")
-            assert not handle.direct
-
-
-def test_c77_a_real_fall_back_reads_through_the_page_cache(file: Path) -> None:
-    with OpenFile(str(file), direct=True) as opened:
-        if not opened.direct:
-            pytest.skip(f"no direct reads here: {opened.fell_back}")
-        assert opened.memory_align > 0
-        assert opened.offset_align > 0
-        opened.fall_back("because")
-        opened.fall_back("again")
-        assert opened.fell_back == "because"
-        odd = bytearray(1001)
-        read_into(opened, memoryview(odd)[1:], 3)
-        assert odd[1:] == content(SIZE)[3:1003]
-
-
-def test_direct_reads_go_on_after_a_short_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[OpenFile] = []
-    monkeypatch.setattr(readers.os, "preadv", direct_only(opened, lambda length: min(length, PAGE)))
-    with allocate(SIZE + PAGE) as buffer, OpenFile(str(file), direct=True) as handle:
-        if not handle.direct:
-            pytest.skip(f"no direct reads here: {handle.fell_back}")
-        opened.append(handle)
-        view = buffer.view(0, SIZE)
-        read_into(handle, view, 0)
-        assert bytes(view) == content(SIZE)
-        assert handle.direct
-
-
-def test_short_reads_are_continued(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.preadv
-    monkeypatch.setattr(
-        readers.os, "preadv", lambda fd, views, offset: real(fd, [views[0][:7]], offset)
-    )
-    assert read(file, 3, 1000, direct=False)[0] == content(SIZE)[3:1003]
-
-
-def test_interrupted_reads_are_repeated(tmp_path: Path) -> None:
-    """EINTR: a timer fires all the time while a large file is read."""
-    path = tmp_path / "large.bin"
-    path.write_bytes(content(64 << 20))
-    fired = []
-    before = signal.signal(signal.SIGALRM, lambda *_: fired.append(1))
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    try:
-        found, _ = read(path, 5, (64 << 20) - 5, direct=False)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert fired
-    assert found == content(64 << 20)[5:]
-
-
-@pytest.mark.parametrize("direct", [False, True])
-@pytest.mark.parametrize(("offset", "length"), [(0, SIZE + 1), (SIZE - 1, 2), (SIZE + PAGE, 5)])
-def test_an_end_before_the_end_is_named(file: Path, offset: int, length: int, direct: bool) -> None:
-    with pytest.raises(TruncatedError, match=r"data\.bin") as caught:
-        read(file, offset, length, direct=direct)
-    assert (caught.value.expected, caught.value.found) == (offset + length, SIZE)
-    assert f"expected at least {offset + length} bytes, found {SIZE}" in str(caught.value)
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.ESTALE])
-@pytest.mark.parametrize("direct", [False, True])
-def test_other_errors_name_file_and_offset(
-    file: Path, code: int, direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(readers.os, "preadv", fail)
-    with pytest.raises(OSError, match="offset 4096") as caught:
-        read(file, PAGE, PAGE, direct=direct)
-    assert caught.value.errno == code
-    assert caught.value.filename == str(file)
-
-
-def test_a_missing_file_names_itself(tmp_path: Path) -> None:
-    for direct in (False, True):
-        with pytest.raises(FileNotFoundError, match=r"absent\.bin"):
-            OpenFile(str(tmp_path / "absent.bin"), direct=direct)
-
-
-@pytest.mark.parametrize("direct", [False, True])
-@given(data=st.data())
-@settings(max_examples=60, deadline=None)
-def test_random_ranges(direct: bool, data: st.DataObject, tmp_path_factory: object) -> None:
-    path = Path(tmp_path_factory.getbasetemp()) / "ranges.bin"  # type: ignore[attr-defined]
-    if not path.exists():
-        path.write_bytes(content(SIZE))
-    offset = data.draw(st.integers(0, SIZE))
-    length = data.draw(st.integers(0, SIZE - offset))
-    assert read(path, offset, length, direct=direct)[0] == content(SIZE)[offset : offset + length]
-
+from loaders.io.workers import Workers
 
 # --- chunks
 
@@ -602,3 +252,46 @@ def test_a_ring_that_is_too_small_is_refused(spans: list[Span]) -> None:
         next(stream(spans, make_ring(2, PAGE), threads=1, block_bytes=2 * PAGE))
     with pytest.raises(ValueError, match="no slot"):
         next(stream(spans, [], threads=1, block_bytes=PAGE))
+
+
+# --- threads that start and end together
+
+
+class Waiting(Workers):
+    """Threads that wait to be stopped."""
+
+    def __init__(self, threads: int) -> None:
+        self.go = threading.Event()
+        super().__init__("waiting", threads)
+
+    def _work(self) -> None:
+        self.go.wait(60)
+
+    def _stop(self) -> None:
+        self.go.set()
+
+
+def test_a_host_that_allows_fewer_threads_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The third can't be started: the two that run end before the error is seen."""
+    alive, real, started = threading.active_count(), threading.Thread.start, []
+
+    def start(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Waiting(4).__enter__()
+    assert len(started) == 2
+    assert threading.active_count() == alive
+
+
+def test_closing_twice_is_closing_once() -> None:
+    with Waiting(2) as workers:
+        workers.close()
+    workers.close()
+    assert not any(thread.is_alive() for thread in workers._threads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,9 +118,9 @@ def touch(buffer: Buffer, threads: int = 1, *, how: Touch = "store") -> Touch:
     pages at once (MADV_POPULATE_WRITE). Returns what was done: `store` where the kernel is older
     than Linux 5.14. MemoryError if there aren't enough pages.
     """
-    if how == "populate" and not _populates():
+    if how == "populate" and not populates():
         how = "store"
-    act: Callable[[Buffer, int, int], None] = _populate if how == "populate" else _store
+    act: Callable[[Buffer, int, int], None] = populate if how == "populate" else _store
     spans = _spans(buffer.nbytes, threads)
     with ThreadPoolExecutor(max_workers=threads) as pool:
         for future in [pool.submit(act, buffer, begin, end) for begin, end in spans]:
@@ -139,14 +139,17 @@ def _store(buffer: Buffer, begin: int, end: int) -> None:
     buffer.array(begin, end - begin)[::PAGE] = 0  # numpy lets the other threads run meanwhile
 
 
-def _populate(buffer: Buffer, begin: int, end: int) -> None:
+def populate(buffer: Buffer, begin: int, end: int) -> None:
+    """First touch of bytes [begin, end), `begin` at a page, in one call that other threads may go
+    on during; pages that are there already stay as they are. MemoryError if there aren't enough."""
     # Through ctypes because mmap.madvise() keeps the interpreter's lock.
     length = -(-(end - begin) // PAGE) * PAGE
     if _madvise(buffer.address + begin, length, _MADV_POPULATE_WRITE) != 0:
         raise MemoryError(f"can't populate {length} bytes: {os.strerror(ctypes.get_errno())}")
 
 
-def _populates() -> bool:
+def populates() -> bool:
+    """Whether this kernel can `populate` (Linux 5.14)."""
     with allocate(PAGE) as probe:
         return _madvise(probe.address, PAGE, _MADV_POPULATE_WRITE) == 0
 
@@ -169,6 +172,16 @@ class PageKind:
 def page_kind(buffer: Buffer, smaps: Path = Path("/proc/self/smaps")) -> PageKind:
     """What the buffer really lies in, from smaps: `huge_kb` is its AnonHugePages. The proof that
     asking for huge pages gave any: a fragmented host grants them in part or not at all."""
+    return _in_ranges([(buffer.address, buffer.address + buffer.nbytes)], smaps)
+
+
+def pages_under(pieces: Sequence[memoryview], smaps: Path = Path("/proc/self/smaps")) -> PageKind:
+    """The same for writable pieces of memory; a mapping that holds several counts once."""
+    starts = [(ctypes.addressof(ctypes.c_char.from_buffer(one)), len(one)) for one in pieces if one]
+    return _in_ranges([(start, start + nbytes) for start, nbytes in starts], smaps)
+
+
+def _in_ranges(ranges: Sequence[tuple[int, int]], smaps: Path) -> PageKind:
     totals = {"Size": 0, "Rss": 0, "AnonHugePages": 0}
     inside = False
     for line in smaps.read_text().splitlines():
@@ -177,7 +190,7 @@ def page_kind(buffer: Buffer, smaps: Path = Path("/proc/self/smaps")) -> PageKin
             totals[key] += int(rest.split()[0]) if inside else 0
         elif "-" in (span := line.split(" ", 1)[0]):
             low, high = (int(edge, 16) for edge in span.split("-"))
-            inside = low < buffer.address + buffer.nbytes and buffer.address < high
+            inside = any(low < end and start < high for start, end in ranges)
     return PageKind(
         mapped_kb=totals["Size"], resident_kb=totals["Rss"], huge_kb=totals["AnonHugePages"]
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from loaders.io.chunks import Chunk, ChunkSource, Span
 from loaders.io.sources import OpenSource
+from loaders.io.workers import Workers
 
 DEFAULT_BLOCK = 16 << 20
 
 
-class ReaderPool:
+class ReaderPool(Workers):
     """N threads that read each span into its destination, chunk by chunk, in the order given.
 
     Use it as a context manager: leaving it stops the threads after the chunk in hand and joins
@@ -44,10 +44,7 @@ class ReaderPool:
         self._ahead: list[dict[int, int]] = [{} for _ in spans]  # start -> end, behind a gap
         self._error: BaseException | None = None
         self._change = threading.Condition()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"reader-{number}", daemon=True)
-            for number in range(max(threads, 1))
-        ]
+        super().__init__("reader", threads)
 
     @property
     def fell_back(self) -> Mapping[str, str]:
@@ -72,31 +69,11 @@ class ReaderPool:
         if self._error is not None:
             raise self._error
 
-    def __enter__(self) -> ReaderPool:
-        started = 0
-        try:
-            for thread in self._threads:
-                thread.start()
-                started += 1
-        except RuntimeError:  # the host allows no more threads: don't leave the others behind
-            self._threads = self._threads[:started]
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _stop(self) -> None:
+        self._source.stop()
 
     def close(self) -> None:
-        """Stops and joins the threads and closes the files."""
-        self._source.stop()
-        for thread in self._threads:
-            thread.join()
+        super().close()
         self._source.close()
 
     def _work(self) -> None:

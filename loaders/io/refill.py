@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 from loaders.io.layout import Read
 from loaders.io.sources import OpenSource, Source
+from loaders.io.workers import Workers
 
 OPEN_AHEAD = 2
 """Files opened before their first read is due, so that none waits for a slow open. Few: a
@@ -24,7 +24,7 @@ class _File:
         self.all_taken = False
 
 
-class Refill:
+class Refill(Workers):
     """N threads carry out the planned reads into the ring `memory`, several at once.
 
     The one who uses the ring calls `wait` before it looks at what reads have brought and
@@ -59,11 +59,8 @@ class Refill:
         self._stopped = False
         self._error: BaseException | None = None
         self._opener = ThreadPoolExecutor(max_workers=1, thread_name_prefix="opener")
-        self._threads = [
-            threading.Thread(target=self._work, name=f"refill-{number}", daemon=True)
-            for number in range(max(readers, 1))
-        ]
         self.notes: dict[str, list[str]] = {}
+        super().__init__("refill", readers)
 
     def wait(self, reads: int) -> None:
         """Blocks until that many reads, counted from the first, have arrived. Raises the first
@@ -81,33 +78,13 @@ class Refill:
             self._given_up = tensors
             self._space.notify_all()
 
-    def __enter__(self) -> Refill:
-        started = 0
-        try:
-            for thread in self._threads:
-                thread.start()
-                started += 1
-        except RuntimeError:  # the host allows no more threads: don't leave the others behind
-            self._threads = self._threads[:started]
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stops and joins the threads and closes the files."""
+    def _stop(self) -> None:
         with self._lock:
             self._stopped = True
             self._space.notify_all()
-        for thread in self._threads:
-            thread.join()
+
+    def close(self) -> None:
+        super().close()
         self._opener.shutdown(cancel_futures=True)
         for number in list(self._files):
             self._close(number)
