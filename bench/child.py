@@ -21,11 +21,12 @@ import torch
 from bench.channel import Channel
 from bench.consume import byte_sum, warm_up
 from bench.counters import Counters, memory, read_counters, reset_peak
+from bench.rows import Joined
 from bench.verify import SHOWN, Kept, Reference, Seen, faults_of, shared_memory
 from loaders import registry
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.contract import Loader, Ownership
-from loaders.io.buffers import allocate
+from loaders.io.buffers import allocate, pages_under
 
 registry.entries()
 
@@ -150,6 +151,8 @@ class Counted:
 def load_once(loader: Loader, checkpoint: Checkpoint, watch: Stopwatch) -> Load:
     """Iterates and consumes. Owned tensors are kept to the end, as an engine would keep them:
     memory that is handed back in between would be found again, warm, by the next tensor."""
+    if loader.in_rows:
+        return _load_rows(loader, checkpoint, watch)
     load = Load()
     spent = watch.spent
     clock = time.perf_counter
@@ -166,6 +169,24 @@ def load_once(loader: Loader, checkpoint: Checkpoint, watch: Stopwatch) -> Load:
         spent["consume"] += clock() - mark
         del item, tensor  # what a loader gives up with its last tensor (a mapping) is part of it
     load.total = clock() - began
+    return load
+
+
+def _load_rows(loader: Loader, checkpoint: Checkpoint, watch: Stopwatch) -> Load:
+    """The same for a loader that gives rows, none of which is kept."""
+    load, joined = Load(), Joined(checkpoint)
+    spent = watch.spent
+    clock = time.perf_counter
+    began = clock()
+    for name, first, rows in loader.load_rows(checkpoint, watch.stamp):
+        mark = clock()
+        seen = joined.add(name, first, rows)
+        if seen is not None:
+            load.seen.append(seen)
+        spent["consume"] += clock() - mark
+        del rows
+    load.total = clock() - began
+    joined.finish()
     return load
 
 
@@ -192,6 +213,8 @@ def disk_to_host(
     checkpoint = manifest(path=manifest_path)
     cls = registry.get(loader)
     subject = cls(threads=threads, **options)
+    shown: list[tuple[str, memoryview]] = []
+    subject.on_memory = lambda what, memory: shown.append((what, memory))
     for module in cls.requires:  # an import is no part of a load
         importlib.import_module(module)
     if subject.ownership not in get_args(Ownership):
@@ -208,10 +231,16 @@ def disk_to_host(
         ownership=subject.ownership,
         notes=list(subject.notes),
         counts=dict(subject.counts),
-        details={"settings": subject.settings, "files": len(checkpoint.files)}
-        if subject.counts
-        else {},
+        details={
+            **pages_of(shown),
+            **(
+                {"settings": subject.settings, "files": len(checkpoint.files)}
+                if subject.counts
+                else {}
+            ),
+        },
     )
+    shown.clear()  # a ring lasts no longer
     channel.send(report)
 
     expected = reference(path=reference_path) if reference_path else None
@@ -223,12 +252,25 @@ def disk_to_host(
     channel.send({"faults": faults})
 
 
+def pages_of(shown: list[tuple[str, memoryview]]) -> dict[str, int]:
+    """What a loader's own memory was really made of, from smaps: `ring_bytes` or `owned_bytes`, and
+    how many of them were in huge pages."""
+    found = {}
+    for what in {what for what, _ in shown}:
+        pieces = [memory for other, memory in shown if other == what]
+        found[f"{what}_bytes"] = sum(map(len, pieces))
+        found[f"{what}_huge_bytes"] = pages_under(pieces).huge_kb << 10
+    return found
+
+
 def prove(
     loader: Loader, checkpoint: Checkpoint, expected: Reference | None, timed: list[Seen]
 ) -> list[str]:
     """The second load, untimed: a digest of each tensor, taken while it is valid, against the
     reference; and what it yields must be what the timed load yielded. Mapped tensors are all kept,
     which costs no memory: none may lie where another one does."""
+    if loader.in_rows:
+        return prove_rows(loader, checkpoint, expected, timed)
     watch = Stopwatch()
     left = {seen.name: seen for seen in timed}
     faults: list[str] = []
@@ -251,11 +293,46 @@ def prove(
             if len(faults) >= SHOWN:
                 return faults
     except Exception as error:
-        return [*faults, f"the second, untimed load raised {type(error).__name__}: {error}"]
-    if left:
-        names = ", ".join(list(left)[:3])
-        faults.append(f"{len(left)} tensor(s) came in the timed load only: {names}")
-    return faults or shared_memory(kept, checkpoint)
+        return [*faults, _raised(error)]
+    return [*faults, *_only_timed(left)] or shared_memory(kept, checkpoint)
+
+
+def prove_rows(
+    loader: Loader, checkpoint: Checkpoint, expected: Reference | None, timed: list[Seen]
+) -> list[str]:
+    """The same for a loader that gives rows: the digest is that of all rows of a tensor."""
+    joined, left = Joined(checkpoint, digests=True), {seen.name: seen for seen in timed}
+    faults: list[str] = []
+    lingered = 0
+    try:
+        for name, first, rows in loader.load_rows(checkpoint, Stopwatch().stamp):
+            again = joined.add(name, first, rows)
+            if lingered < LINGERS and rows.nbytes:
+                lingered += 1
+                before = byte_sum(rows)
+                time.sleep(LINGER)
+                if byte_sum(rows) != before:
+                    faults.append(f"{name}: its memory changed before the iterator was advanced")
+            if again is None:
+                continue
+            faults += _differences(left.pop(name, None), again, made_up=False)
+            if expected is not None:
+                faults += expected.found_faults(name, joined.digest)
+            if len(faults) >= SHOWN:
+                return faults
+        joined.finish()
+    except Exception as error:
+        return [*faults, _raised(error)]
+    return [*faults, *_only_timed(left)]
+
+
+def _raised(error: Exception) -> str:
+    return f"the second, untimed load raised {type(error).__name__}: {error}"
+
+
+def _only_timed(left: dict[str, Seen]) -> list[str]:
+    names = ", ".join(list(left)[:3])
+    return [f"{len(left)} tensor(s) came in the timed load only: {names}"] if left else []
 
 
 def _differences(timed: Seen | None, again: Seen, *, made_up: bool) -> list[str]:

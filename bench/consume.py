@@ -37,6 +37,19 @@ def byte_sum(tensor: torch.Tensor) -> int:
     return _placed_sum(raw, 0) if raw is not None else 0
 
 
+def rows_sum(rows: torch.Tensor, at: int) -> int:
+    """What a part of a tensor contributes to its `byte_sum`; `at` is the byte of the tensor that it
+    begins with, a multiple of 8. The parts of a tensor add up."""
+    if at % 8:
+        raise ValueError(f"a part of a tensor begins at a multiple of 8 bytes of it, got {at}")
+    raw = _bytes_of(rows)
+    if raw is None:
+        return 0
+    head = min(-at % BLOCK, len(raw))  # the rest of a block that the part before began
+    begun = _lane_sum(raw[:head]) * (2 * (at // BLOCK) + 1)
+    return (begun + _placed_sum(raw[head:], (at + head) // BLOCK)) % WRAP
+
+
 def placed_sum(data: memoryview, at: int = 0) -> int:
     """What a piece of memory contributes to the same sum; `at` is the byte of the whole that it
     begins with, a multiple of BLOCK. The pieces of a tensor add up."""
@@ -52,8 +65,16 @@ def lane_sum(data: memoryview) -> int:
 
 def digest(tensor: torch.Tensor) -> str:
     """128 bits of xxh3 over the tensor's bytes, in hex."""
+    hasher = xxhash.xxh3_128()
+    feed(hasher, tensor)
+    return hasher.hexdigest()
+
+
+def feed(hasher: xxhash.xxh3_128, tensor: torch.Tensor) -> None:
+    """Adds the tensor's bytes to what is hashed."""
     raw = _bytes_of(tensor)
-    return xxhash.xxh3_128_hexdigest(raw.data if raw is not None else b"")
+    if raw is not None:
+        hasher.update(raw.data)
 
 
 def warm_up() -> None:

@@ -16,6 +16,7 @@ import xxhash
 
 from bench import fio
 from bench.budget import spent
+from bench.cachestate import share_of
 from bench.cases import Case
 from bench.children import Server
 from bench.cores import effective_cores
@@ -30,6 +31,7 @@ from bench.records import SCHEMA, CacheRecord, Sample, Seconds, Writer
 from bench.sampling import Job, Timed, take
 from bench.settings import Settings
 from bench.sizes import format_size
+from bench.staging import remove_new
 from bench.storages import Place, Storage, Store
 from loaders import registry
 from loaders.contract import Loader, OptionValue
@@ -157,7 +159,11 @@ class Session:
         self.writer.close()
         shutil.rmtree(self.work, ignore_errors=True)
         for place in self.storages.values():
-            if isinstance(place, Storage) and place.cold_kind == "memory":
+            if not isinstance(place, Storage):
+                continue
+            if place.staged is not None:
+                remove_new(place.data, place.staged)
+            elif place.cold_kind == "memory":
                 shutil.rmtree(place.data, ignore_errors=True)  # it would go on taking memory
         self._tidy()
 
@@ -173,8 +179,11 @@ class Session:
         if self._deadline is not None and time.monotonic() > self._deadline:
             return spent(self.settings.budget)
         storage = self.storages.get(case.storage or "")
-        if case.cache == "cold" and storage is not None and storage.cold_kind == "memory":
+        part = share_of(case.cache) is not None
+        if storage is not None and storage.cold_kind == "memory" and (part or case.cache == "cold"):
             return storage.coldness
+        if part and storage is not None and storage.residency.method is None:
+            return "what is in the page cache can't be told here, so no share of it can be made"
         if case.phase == "ceiling":
             if case.loader == "fio" and not fio.installed():
                 return "fio isn't installed"
@@ -310,7 +319,7 @@ class Session:
         assert case.storage is not None
         if case.storage in self.ground.stores:
             return {}
-        look = self.ground.looks[case.storage]["direct" if case.cache == "cold" else "cache"]
+        look = self.ground.looks[case.storage]["cache" if case.cache == "warm" else "direct"]
         found: dict[str, OptionValue] = {
             "block_mib": look["block"] >> 20,
             "pages": look["pages"],
@@ -320,7 +329,8 @@ class Session:
             del found["readers"]
         if cls.ownership != "borrowed":
             del found["pages"]
-        return {name: value for name, value in found.items() if name in cls.tunable}
+        allowed = cls.tunable_with(case.options)
+        return {name: value for name, value in found.items() if name in allowed}
 
     def _ceiling_options(self, case: Case) -> dict[str, Any]:
         if case.storage is None:

@@ -7,7 +7,7 @@ engines use. It opens its files while it is iterated, not before: the caller's c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import ClassVar, Literal, Protocol
 
@@ -19,6 +19,8 @@ Ownership = Literal["mapped", "borrowed", "owned", "device"]
 Place = Literal["file", "address"]
 OptionValue = bool | int | str
 Tunable = Literal["block_mib", "pages", "readers"]
+Rows = tuple[str, int, torch.Tensor]
+"""A tensor's name, the index of the first of its rows that these are, and these."""
 
 
 class Stamp(Protocol):
@@ -97,6 +99,9 @@ class Loader(ABC):
         # What the loader counted while loading, and only it can know ("requests", "retries"); the
         # caller stores them with the sample. Empty where there is nothing of the kind.
         self.counts: dict[str, int] = {}
+        # Set by whoever measures: is shown the memory that tensors will lie in ("ring", "owned")
+        # before anything is read into it, to look at its pages once the clock has stopped.
+        self.on_memory: Callable[[str, memoryview], None] | None = None
 
     def require_positive(self, *options: str) -> None:
         """For `__init__`: OptionError unless each of these number options is at least 1."""
@@ -123,6 +128,11 @@ class Loader(ABC):
         if text not in self.notes:
             self.notes.append(text)
 
+    def show_memory(self, what: str, memory: memoryview) -> None:
+        """For loaders that get their memory themselves: see `on_memory`."""
+        if self.on_memory is not None:
+            self.on_memory(what, memory)
+
     def memory_bytes(self, checkpoint: Checkpoint) -> int:
         """Bytes of ordinary memory needed while every yielded tensor is kept, for the check that is
         made before a run. Mapped pages don't count: the kernel takes them back."""
@@ -140,6 +150,24 @@ class Loader(ABC):
         device, a library that is too old. None if it can. Starts no device: it is asked in the
         process that the measuring ones are forked from."""
         return None
+
+    @classmethod
+    def tunable_with(cls, options: Mapping[str, OptionValue]) -> frozenset[Tunable]:
+        """Those of `tunable` that hold with these options, as far as the user gave any."""
+        return cls.tunable
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether it is to be driven by `load_rows`: it was asked for rows, and can give them."""
+        return False
+
+    def load_rows(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[Rows]:
+        """As `load`, but a large tensor comes in parts, in order, each a run of rows (indices of
+        its first dimension) that lies contiguous and begins at a multiple of 8 bytes of it. For
+        consumers that copy, convert or send rows as they come: memory stays as small as the parts.
+        Nothing of another tensor comes before a tensor's last part."""
+        for name, tensor in self.load(checkpoint, stamp):
+            yield name, 0, tensor
 
     @abstractmethod
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:

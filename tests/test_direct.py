@@ -279,8 +279,10 @@ def test_options_are_strict(cls: type[Direct]) -> None:
         cls(2, pages="2m")
     with pytest.raises(OptionError, match="readers must be at least 0"):
         cls(2, readers=-1)
-    with pytest.raises(OptionError, match="ring_mib must be at least 1, got 0"):
-        cls(2, ring_mib=0)
+    with pytest.raises(OptionError, match="ring_mib must be at least 0, got -1"):
+        cls(2, ring_mib=-1)
+    with pytest.raises(OptionError, match="rows must be bool, got int"):
+        cls(2, rows=1)
     with pytest.raises(OptionError, match="block_mib must be int, got str"):
         cls(2, block_mib="4")
 
@@ -299,3 +301,5 @@ def test_readers_override_threads(cls: type[Direct], tmp_path: Path) -> None:
     assert at_work(cls(2, **SMALL)) == 2
     assert at_work(cls(2, readers=5, **SMALL)) == 5
     assert cls.tunable <= set(cls.options)
+    assert cls.tunable_with({}) == cls.tunable - {"readers"}
+    assert cls.tunable_with({"rows": True}) == cls.tunable

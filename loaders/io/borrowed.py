@@ -3,7 +3,7 @@ asked for, and the whole load needs the ring and no more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
@@ -11,12 +11,15 @@ from typing import Literal
 import torch
 
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
+from loaders.io.ahead import TouchAhead
 from loaders.io.buffers import PAGE, allocate
 from loaders.io.errors import LoadError
 from loaders.io.layout import Extent, Ring, plan_places, plan_reads, ring_for
 from loaders.io.refill import Refill
 from loaders.io.sources import OpenSource, summed
 from loaders.io.tensors import by_file, dtype_of, is_aligned, require_dtypes, tensor_over
+
+_RING = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +32,23 @@ class Shape:
     readers: int
     huge: bool
 
+    @property
+    def part_bytes(self) -> int:
+        """What a run of rows has at most: a whole number of blocks then holds as many runs, in
+        spite of the pages that they share, and no read between them is a short one."""
+        return self.block_bytes - 2 * PAGE
+
 
 def shape_of(settings: Mapping[str, bool | int | str], threads: int) -> Shape:
-    """From a loader's options `ring_mib`, `block_mib`, `pages` ("huge" or "4k") and `readers` (0:
-    as many as `threads`)."""
+    """From a loader's options `ring_mib` (0: 64, or for `rows` two blocks for each reader),
+    `block_mib`, `pages` ("huge" or "4k"), `readers` (0: as many as `threads`) and `rows`."""
+    block = int(settings["block_mib"]) << 20
+    readers = int(settings["readers"]) or threads
+    enough = 2 * readers * block if settings["rows"] else _RING
     return Shape(
-        ring_bytes=int(settings["ring_mib"]) << 20,
-        block_bytes=int(settings["block_mib"]) << 20,
-        readers=int(settings["readers"]) or threads,
+        ring_bytes=int(settings["ring_mib"]) << 20 or enough,
+        block_bytes=block,
+        readers=readers,
         huge=settings["pages"] == "huge",
     )
 
@@ -53,7 +65,8 @@ def stream_tensors(
     open_source: OpenSource,
     stamp: Callable[[Literal["allocate"]], AbstractContextManager[None]],
     note: Callable[[str], None],
-) -> Iterator[tuple[str, torch.Tensor]]:
+    show_memory: Callable[[str, memoryview], None],
+) -> Generator[tuple[str, torch.Tensor], None, None]:
     """Yields every tensor in the order of files and offsets as soon as its bytes are there.
 
     Advancing the iterator gives the tensor's memory up: other bytes are read into it. Closing it
@@ -67,7 +80,6 @@ def stream_tensors(
         note(f"a ring of {ring.nbytes >> 20} MiB instead of {wanted} for {_largest(checkpoint)}")
     with stamp("allocate"):
         try:
-            # Not touched ahead: the first reads into it do that, all threads at once.
             buffer = allocate(ring.nbytes, huge=shape.huge)
         except MemoryError as error:
             text = f"no memory for a ring of {ring.nbytes} bytes for {_largest(checkpoint)}"
@@ -75,6 +87,7 @@ def stream_tensors(
     if buffer.refused is not None:
         note(f"the host decides about the ring's pages: {buffer.refused}")
     memory = buffer.view()
+    show_memory("ring", memory)
     refill = Refill(
         paths,
         plan_reads(extents, ring),
@@ -83,7 +96,7 @@ def stream_tensors(
         readers=shape.readers,
     )
     try:
-        with refill:
+        with refill, TouchAhead(buffer):
             places = plan_places(extents, ring)
             for number, (spec, place) in enumerate(zip(checkpoint.tensors, places, strict=True)):
                 refill.give_up(number)

@@ -6,7 +6,8 @@ Pure arithmetic over the manifest's offsets. The rules:
   files and of the offsets within them.
 - A file's bytes keep their place within the alignment unit, so that direct reads need no copy.
 - Tensors that follow one another in a file lie one behind the other in the ring, and are read
-  together in blocks cut at multiples of the block size in the file: many small ones cost one read.
+  together in blocks counted from the first one's beginning: many small ones cost one read, and no
+  block is cut short but the last one before the ring begins anew.
 - Every tensor is contiguous: one that would cross the ring's end begins anew at its beginning (the
   alignment unit that it shares with the tensor before is read twice).
 - A read may begin once the tensors that it overwrites were given up.
@@ -131,7 +132,7 @@ def plan_reads(extents: Sequence[Extent], ring: Ring) -> Iterator[Read]:
         whole = _up(segment.end, ring.align)
         offset, tensor = segment.offset, segment.first
         while offset < whole:
-            stop = min(_down(offset, ring.block) + ring.block, whole)
+            stop = min(offset + ring.block, whole)
             while tensor < segment.last and _begins_before(extents, tensor + 1, stop):
                 tensor += 1
             start = segment.start + offset - segment.offset
@@ -155,7 +156,6 @@ def plan_places(extents: Sequence[Extent], ring: Ring) -> Iterator[Place]:
     """The place of each tensor, in order. An empty one needs none and waits for nothing."""
     number = reads = 0
     for segment in _segments(extents, ring):
-        before = _down(segment.offset, ring.block)
         while number <= segment.last:
             extent = extents[number]
             number += 1
@@ -163,9 +163,9 @@ def plan_places(extents: Sequence[Extent], ring: Ring) -> Iterator[Place]:
                 yield Place(position=0, reads=0)
                 continue
             position = (segment.start + extent.offset - segment.offset) % ring.nbytes
-            blocks = (_up(extent.offset + extent.nbytes, ring.block) - before) // ring.block
-            yield Place(position=position, reads=reads + blocks)
-        reads += (_up(segment.end, ring.block) - before) // ring.block
+            end = extent.offset + extent.nbytes
+            yield Place(position=position, reads=reads + _blocks(segment, end, ring))
+        reads += _blocks(segment, segment.end, ring)
     for _ in extents[number:]:
         yield Place(position=0, reads=0)
 
@@ -197,6 +197,11 @@ def _segments(extents: Sequence[Extent], ring: Ring) -> Iterator[_Segment]:
         )
     if segment is not None:
         yield segment
+
+
+def _blocks(segment: _Segment, end: int, ring: Ring) -> int:
+    """How many of the segment's reads bring its bytes up to `end` of the file."""
+    return -(-(end - segment.offset) // ring.block)
 
 
 def _fits(start: int, length: int, ring: Ring) -> bool:
