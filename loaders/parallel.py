@@ -21,27 +21,26 @@ from loaders.registry import register
 @register
 class Parallel(Loader):
     """One buffer per file holds the bytes from its first tensor to its last, at the same place
-    within the page as in the file. N threads fill the buffers in order, block by block, and pay for
+    within the page as in the file. Threads fill the buffers in order, block by block, and pay for
     the first touch of their pages; each tensor is yielded once its last block is there, while later
     ones are still being read.
 
-    With `direct`, blocks that aren't in the page cache are read around it, straight into the memory
-    that stays: half the CPU, and with huge pages up to twice the rate on some virtual disks. Those
-    that the cache has are copied from there, as without."""
+    Blocks that aren't in the page cache are read around it, straight into the memory that stays:
+    without a copy, and without fresh pages for the cache beside those for the tensors. Those that
+    the cache has are copied from there. `direct=false` leaves all of it to the cache."""
 
     name = "parallel"
-    summary = "N threads read blocks into fresh memory; tensors are yielded as they arrive"
+    summary = "2 N threads read blocks into fresh memory; tensors are yielded as they arrive"
     formats = frozenset({"safetensors"})
     ownership = "owned"
     options: ClassVar[Mapping[str, OptionValue]] = {
         "block_mib": 16,
-        "direct": False,
+        "direct": True,
         "pages": "host",  # as this host gives them to everyone; or "huge", "4k"
-        "readers": 0,  # as many as `threads`
+        "readers": 0,  # twice as many as `threads`: while one gets pages, another's read is on
     }
-    variants = ({}, {"direct": True, "pages": "huge"})
+    variants = ({}, {"pages": "huge"})
     threaded = True
-    tunable = frozenset({"block_mib", "pages", "readers"})
 
     def __init__(self, threads: int = 1, **given: OptionValue) -> None:
         super().__init__(threads, **given)
@@ -56,12 +55,15 @@ class Parallel(Loader):
             huge = {"host": None, "huge": True, "4k": False}[str(self.settings["pages"])]
             buffers = [allocate(span.length, huge=huge) for span in spans]
             memory = [buffer.view() for buffer in buffers]
+        for piece in memory:
+            self.show_memory("owned", piece)
+            del piece
         self._note_pages(buffers)
         buffers.clear()
         pool = ReaderPool(
             spans,
             memory,
-            threads=int(self.settings["readers"]) or self.threads,
+            threads=int(self.settings["readers"]) or 2 * self.threads,
             block_bytes=int(self.settings["block_mib"]) << 20,
             open_source=Residents().open if self.settings["direct"] else None,
         )

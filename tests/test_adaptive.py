@@ -139,13 +139,13 @@ def test_c78_direct_reads_a_warm_file_again_and_adaptive_does_not(big: Checkpoin
 
 
 @pytest.mark.parametrize("share", [0, 0.5, 1.01])
-def test_parallel_with_direct_takes_from_memory_what_is_there(
+def test_parallel_takes_from_memory_what_is_there(
     share: float, big: Checkpoint
 ) -> None:
     """Into memory that stays, in any mixture; and around the cache only what it lacks."""
     remember(big)
     absent = arrange(big, part(share))
-    loader = Parallel(3, direct=True, pages="huge", block_mib=1)
+    loader = Parallel(3, pages="huge", block_mib=1)
     before = device_bytes()
     tensors = dict(loader.load(big, Stamps()))
     assert abs(device_bytes() - before - absent) <= absent * 0.02 + SLACK

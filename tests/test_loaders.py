@@ -440,9 +440,11 @@ def test_parallel_yields_before_later_files_are_read(tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path)  # opening it blocks until somebody writes
 
+    held: list[int] = []
+
     def release() -> None:
         gate.wait(60)
-        os.close(os.open(path, os.O_WRONLY))
+        held.append(os.open(path, os.O_WRONLY))
 
     writer = threading.Thread(target=release)
     writer.start()
@@ -453,6 +455,7 @@ def test_parallel_yields_before_later_files_are_read(tmp_path: Path) -> None:
     with pytest.raises((OSError, LoadError), match=r"s-002\.safetensors"):
         next(iterator)
     writer.join()
+    os.close(held[0])
 
 
 def test_parallel_notes_and_copies_what_would_lie_unaligned(tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ def test_the_command_lists_every_loader_as_json() -> None:
     assert parallel["reason"] is None
     assert parallel["formats"] == ["safetensors"]
     assert parallel["ownership"] == "owned"
-    assert parallel["options"] == {"block_mib": 16, "direct": False, "pages": "host", "readers": 0}
-    assert parallel["variants"] == [{}, {"direct": True, "pages": "huge"}]
+    assert parallel["options"] == {"block_mib": 16, "direct": True, "pages": "host", "readers": 0}
+    assert parallel["variants"] == [{}, {"pages": "huge"}]
     assert parallel["threaded"] is True
     assert rows["dummy"]["synthetic"] is True
     assert rows["dummy"]["formats"] == []
@@ -158,7 +158,7 @@ def test_the_command_shows_options_and_reasons(outside: Outside) -> None:
     lines = CliRunner().invoke(command).output.splitlines()
     assert "    skipped: import failed: RuntimeError: no driver" in lines
     assert "    skipped: needs no_such_module, which is not installed" in lines
-    assert any('block_mib=16; direct=false; pages="host"; readers=0;' in line for line in lines)
+    assert any('block_mib=16; direct=true; pages="host"; readers=0;' in line for line in lines)
     assert "    opens no file; owned memory" in lines
 
 
