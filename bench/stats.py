@@ -91,3 +91,22 @@ def bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, f
     draw = random.Random(seed)
     medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES) - 1]
+
+
+def unpaired_ratio(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Ratio | None:
+    """median(a) / median(b) of values that share no passes: between the furthest ratios that there
+    are, or, from BOOTSTRAP_FROM values on each side, a 95 % bootstrap interval for which each side
+    is drawn for itself. None where a side is empty or holds a 0."""
+    if not a or not b or not all(b):
+        return None
+    kind, low, high = "range", min(a) / max(b), max(a) / min(b)
+    if min(len(a), len(b)) >= BOOTSTRAP_FROM:
+        draw = random.Random(seed)
+        found = sorted(
+            median(draw.choices(a, k=len(a))) / median(draw.choices(b, k=len(b)))
+            for _ in range(RESAMPLES)
+        )
+        kind = "95 % interval"
+        low, high = found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES) - 1]
+    ratio = median(a) / median(b)
+    return Ratio(n=min(len(a), len(b)), median=ratio, low=low, high=high, kind=kind)

@@ -11,7 +11,7 @@ from bench.pictures.pairs import Pair, pairs_picture
 from bench.pictures.rate import rate_picture
 from bench.pictures.stages import stages_picture
 from bench.pictures.style import BLUE, ORANGE, Picture, file_name
-from bench.pictures.words import named, phase_words, place
+from bench.pictures.words import named, phase_words, place, threads
 from bench.records import Run, Sample, measured
 from bench.sizes import short_size
 from bench.summary import Group, Row, ceilings, groups, rate_of, rows, title_of, tops_within
@@ -194,7 +194,7 @@ def _residency(run: Run) -> list[Picture | None]:
                 continue
             title = title_of(sample)
             if sample.threads is not None:
-                title += f", {sample.threads} threads"
+                title += f", {threads(sample.threads)}"
             key = (sample.storage.label, title, sample.cache.requested)
             by_case.setdefault(key, []).append(sample)
     places: dict[str, dict[str, list[Point]]] = {}
