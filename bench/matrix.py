@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from bench.cases import Cache, Case
+from bench.cases import BY_LOADER, Cache, Case
 from bench.phases.contract import Asked
 from bench.phases.table import PHASES
 from bench.settings import LoaderChoice, Settings, SettingsError
@@ -96,9 +96,13 @@ def ceiling_cases(settings: Settings, labels: Sequence[str], cores: int) -> list
 
 
 def phase_cases(settings: Settings, labels: Sequence[str], cores: int, device: str) -> list[Case]:
-    """The cases of every phase after reading (bench.phases), on that device."""
+    """The cases of every phase after reading (bench.phases), on that device. They work on a
+    folder's files; who names loaders wants to know of those alone."""
+    if not labels:
+        return []
     asked = Asked(settings=settings, labels=labels, cores=cores, device=device)
-    return [case for phase in PHASES.values() for case in phase.cases(asked)]
+    every = [case for phase in PHASES.values() for case in phase.cases(asked)]
+    return [case for case in every if not settings.loaders or case.phase in BY_LOADER]
 
 
 def twins(cases: Iterable[Case]) -> list[Case]:
@@ -185,4 +189,4 @@ def _thread_counts(
 def _caches(settings: Settings, cls: type[Loader] | None, store: bool) -> Sequence[Cache]:
     if store or (cls is not None and not cls.formats):
         return ["none"]  # opens no file of this host
-    return [cache for cache in ("cold", "warm") if cache in settings.caches]
+    return settings.caches
