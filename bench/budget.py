@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from bench.cachestate import share_of
 from bench.cases import Case
 
 SMALLEST = 16 << 20
@@ -53,7 +54,11 @@ def sample_seconds(case: Case, size: int, rates: Rates | None) -> float:
         refetch = REFETCH * size / rates.cold if case.cache == "warm" else 0.0
         rate = {"cold": rates.direct, "warm": rates.warm}[case.cache]
         return around + refetch + size / rate
-    load = size / (rates.cold if case.cache == "cold" else rates.warm)
+    share = share_of(case.cache)
+    resident = share.fraction if share is not None else float(case.cache == "warm")
+    load = size * (resident / rates.warm + (1 - resident) / rates.cold)
+    if share is not None:
+        load += size * resident / rates.cold  # filling it
     prove = size / rates.warm + size / MEMORY_RATE
     refetch = REFETCH * size / rates.cold if case.cache == "warm" else 0.0
     return around + refetch + load + prove

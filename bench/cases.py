@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Cache = Literal["cold", "warm", "none"]
+Cache = str
+"""`cold`, `warm`, a share (`50%`, see bench.cachestate), `none` for what reads no file."""
 
-BY_LOADER = frozenset({"disk_to_host", "assemble"})
+BY_LOADER = frozenset({"disk_to_host"})
 """Phases whose contestants are registered loaders; elsewhere `loader` names a way or a reader."""
 
 

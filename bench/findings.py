@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from bench.autoprefetch import autoprefetch
+from bench.between import SMALL as SMALL
+from bench.between import storages_compared
 from bench.engine_settings import NOT_AVAILABLE, engine_setting
+from bench.halfwarm import device_bytes, fetched_too_much
 from bench.limits_seen import ABOVE
+from bench.phrases import against, threads, where
 from bench.records import Run, Sample, measured
 from bench.remote_limits import explain, fetched
 from bench.sizes import format_size
-from bench.stats import BOOTSTRAP_FROM, Ratio
+from bench.staged import staging_pays
+from bench.stats import BOOTSTRAP_FROM
 from bench.summary import ByPass, Group, Row, ceilings, groups, noise, rate_of, ratio, title_of
-
-SMALL = 16 << 20
-"""Bytes below which a load is start-up, and no conclusion is drawn from it."""
 
 BLIND = 0.5
 """Part of the payload fetched from the device, warm, from which a loader counts as blind."""
@@ -38,6 +40,9 @@ def findings(run: Run, made: Sequence[Row]) -> list[str]:
         *its_own_prefetch(run),
         *the_bar_counts_views(made),
         *blind_to_the_cache(made),
+        *device_bytes(made),
+        *staging_pays(run, made),
+        *storages_compared(made),
         *from_stores(run),
         *noise_of_the_run(made),
         *cost_of_measuring(run),
@@ -50,6 +55,7 @@ def warnings(run: Run, made: Sequence[Row]) -> list[str]:
     return [
         *plan.get("notes", ()),
         *contradictions(made),
+        *fetched_too_much(made),
         *not_as_asked(made),
         *discarded(run),
         *failures(run.settled()),
@@ -123,35 +129,20 @@ def winners(made: Sequence[Row]) -> list[str]:
     how much it beats the next."""
     said = []
     for group, members in groups([row for row in made if not row.twin]).items():
-        loaders = [row for row in members if row.state == group.cache or group.cache == "none"]
+        loaders = [row for row in members if not row.apart and row.state != "unverified"]
         if len(loaders) < 2:
             continue
         if loaders[0].nbytes < SMALL:
             continue
         best, second = loaders[0], loaders[1]
         pair = ratio(best, second)
-        where = f"{_where(group)}, {group.ownership}"
+        place = f"{where(group)}, {group.ownership}"
         one, other = (
-            f"{row.title}{_threads(row.threads)}" if best.title == second.title else row.title
+            f"{row.title}{threads(row.threads)}" if best.title == second.title else row.title
             for row in (best, second)
         )
-        said.append(f"{where}: {one} {_against(pair)} {other}.")
+        said.append(f"{place}: {one} {against(pair)} {other}.")
     return said
-
-
-def _threads(count: int | None) -> str:
-    return "" if count is None else f" with {count} thread{'s' if count > 1 else ''}"
-
-
-def _against(pair: Ratio | None) -> str:
-    if pair is None:
-        return "has no pass in common with"
-    bounds = f"{pair.low:.2f} to {pair.high:.2f}, {pair.kind} of {pair.n}"
-    if pair.n == 1:
-        return f"was {pair.median:.2f} x as fast, in one pass (no spread known), as"
-    if not pair.shown:
-        return f"leads, but no difference shown ({pair.median:.2f} x, {bounds}), to"
-    return f"is {pair.median:.2f} x ({bounds}) as fast as"
 
 
 def for_the_engine(made: Sequence[Row]) -> list[str]:
@@ -173,10 +164,6 @@ def for_the_engine(made: Sequence[Row]) -> list[str]:
                 row, text = there[0]
                 said.append(f"Of what vLLM has, {row.title} is the fastest there: {text}.")
     return said
-
-
-def _where(group: Group) -> str:
-    return f"on {group.storage}" if group.cache == "none" else f"{group.cache} on {group.storage}"
 
 
 def its_own_prefetch(run: Run) -> list[str]:
@@ -231,7 +218,7 @@ def blind_to_the_cache(made: Sequence[Row]) -> list[str]:
 
 def noise_of_the_run(made: Sequence[Row]) -> list[str]:
     return [
-        f"Noise: {row.title} twice under two names, {_where(row.group)}: "
+        f"Noise: {row.title} twice under two names, {where(row.group)}: "
         f"{pair.median:.2f} x ({pair.low:.2f} to {pair.high:.2f}, {pair.kind} of {pair.n})."
         for row, pair in noise(made)
     ]
@@ -305,11 +292,12 @@ def not_as_asked(made: Sequence[Row]) -> list[str]:
     }
     apart: dict[tuple[str, str], list[str]] = {}
     for row in made:
-        if row.group.cache != "none" and row.state != row.group.cache:
+        if row.apart or (row.state == "unverified" and row.group.cache != "none"):
             apart.setdefault((row.group.cache, row.state), []).append(row.title)
+    unknown = "It could not be verified here."
     return [
         f"asked {asked}, was {state}: {', '.join(Counter(titles))}; such rows stand apart. "
-        f"{hints[asked] if state != 'unverified' else 'It could not be verified here.'}"
+        f"{unknown if state == 'unverified' else hints.get(asked, hints['cold'])}"
         for (asked, state), titles in apart.items()
     ]
 
@@ -327,7 +315,7 @@ def discarded(run: Run) -> list[str]:
 
 def failures(samples: Sequence[Sample]) -> list[str]:
     return [
-        f"FAILED {title_of(sample)}{_threads(sample.threads)}, {sample.cache.requested}, pass "
+        f"FAILED {title_of(sample)}{threads(sample.threads)}, {sample.cache.requested}, pass "
         f"{sample.pass_number}: "
         f"{sample.reason}"
         for sample in samples

@@ -38,7 +38,7 @@ from bench.probe import FILE_BYTES, write_probe_file
 from bench.records import RecordsError
 from bench.settings import Settings
 from bench.sizes import format_size, short_size
-from bench.staging import StagingError, stage
+from bench.staging import StagingError, room, stage
 from bench.storages import Place, Storage, Store
 from bench.synth.place import MakeError
 from bench.synth.scale import ScaleError
@@ -107,6 +107,8 @@ def lay_shape(shape: str, means: Means) -> Ground:
         folder = shape_folder(storage.data, shape, ground.size, None)
         lacking = [name for name in formats if not (folder / name).exists()]
         check_space(storage.path, len(lacking) * ground.size)
+        if storage.staged is not None:  # and once more while the copy is timed
+            room(storage.path, (len(lacking) + 1) * ground.size)
         for name in formats:
             what = f"{shape}, {ground.size_text}, {name}, on {storage.label}"
             progress = _percent(means.say, f"making {what}")
@@ -131,7 +133,10 @@ def lay_model(name: str, path: Path, means: Means) -> Ground:
     ground = Ground(model=name, main=checkpoint.format)
     for storage in means.folders:
         folder = path
-        if means.settings.storages and not _within(checkpoint, storage):
+        if storage.staged is not None:
+            room(storage.path, 2 * checkpoint.file_bytes)  # once more while the copy is timed
+        named = means.settings.storages or storage.staged is not None
+        if named and not _within(checkpoint, storage):
             make_room(storage)
             means.say(f"copying {name} to {storage.label}")
             folder = copy_model(checkpoint, storage.data, _percent(means.say, f"copying {name}"))
@@ -159,6 +164,8 @@ def lay_address(address: str, means: Means) -> Ground:
         links[label] = checkpoint.tensor_bytes / seconds
     for storage in means.folders:
         make_room(storage)
+        if storage.staged is not None:
+            room(storage.path, 2 * checkpoint.file_bytes)
         folder = storage.data / f"{name}-{_store_hash(checkpoint):016x}"
         if not folder.exists():
             what = f"staging {name} on {storage.label}"

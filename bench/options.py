@@ -33,7 +33,16 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"action": "append"},
         "a loader, or loader:option=value,...; repeatable (default: every one that can run)",
     ),
-    "cache": ({}, "cold, warm or both (default: both)"),
+    "stage": (
+        {},
+        "a folder (local disk, /dev/shm) that the model is copied to first: what the copy takes, "
+        "and from how many loads on it pays",
+    ),
+    "cache": (
+        {},
+        "cold, warm or both (default: both); also shares of the files that are in the page cache, "
+        "as in cold,25%%,50%%,warm",
+    ),
     "threads": ({}, "thread counts, such as 1,2,4 (default: the cores this process may use)"),
     "device": ({}, "cpu, cuda, cuda:1, npu, ... (default: auto, the accelerator or else cpu)"),
     "tp": (

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.cores import effective_cores
 from loaders.system.files import Root, under
+from loaders.system.pagecalls import PAGE
 from loaders.system.residency import UNKNOWN, Residency
 
 _BLOCK = 8 << 20
@@ -127,6 +128,46 @@ def warm(
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C the queue must not be read to its end
     return residency.resident_fraction(paths)
+
+
+def fill_partly(paths: Sequence[Path], fraction: float, stretch: int) -> None:
+    """Reads the first `fraction` of every `stretch` bytes of each file into the page cache, and
+    nothing beside it; what is there already stays, so evict first. OSError."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # The kernel reads ahead of what looks like a stream, unless it is told otherwise.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            for start, end in stretches(path.stat().st_size, fraction, stretch):
+                _read_range(descriptor, start, end)
+        finally:
+            os.close(descriptor)
+
+
+def stretches(size: int, fraction: float, stretch: int) -> list[tuple[int, int]]:
+    """The ranges (first byte, first byte after) of a file of `size` bytes that are that fraction of
+    it, in whole pages: one at the start of each stretch. The share that whole pages can't hold is
+    carried over to the next stretch, so that the sum is right to a page."""
+    pages = -(-size // PAGE)
+    step = max(-(-stretch // PAGE), 1)
+    found: list[tuple[int, int]] = []
+    given = 0
+    for first in range(0, pages, step):
+        last = min(first + step, pages)
+        here = min(max(round(fraction * last) - given, 0), last - first)
+        if here:
+            found.append((first * PAGE, min((first + here) * PAGE, size)))
+        given += here
+    return found
+
+
+def _read_range(descriptor: int, start: int, end: int) -> None:
+    block = memoryview(bytearray(min(_BLOCK, end - start)))
+    while start < end:
+        got = os.preadv(descriptor, [block[: min(len(block), end - start)]], start)
+        if got == 0:
+            return
+        start += got
 
 
 def _read_chunk(item: tuple[Path, int]) -> None:

@@ -25,12 +25,13 @@ from bench.children import ChildError
 from bench.cores import effective_cores
 from bench.ground import Ground
 from bench.options import add_options, found_device, settings_of
+from bench.phases.stage import stage_cases
 from bench.progress import Progress
 from bench.records import RECORDS, Sample, read_run
 from bench.report import render
 from bench.session import Session
 from bench.settings import Settings, SettingsError
-from bench.storages import Place, Store, default_place, name_storages
+from bench.storages import Place, Store, default_place, name_storages, staged_place
 from bench.synth.shapes import shape_names
 from loaders import registry
 from loaders.checkpoint.hf_cache import repo_id
@@ -58,12 +59,16 @@ class Bench:
         self.storages: list[Place] = name_storages(
             self.settings.storages, default_place(self.settings.model, shape_names())
         )
+        stage = self.settings.stage
+        if stage is not None:
+            self.storages.append(staged_place(stage, self.storages, self.settings.caches))
         stores = [place.label for place in self.storages if isinstance(place, Store)]
         folders = [place.label for place in self.storages if place.label not in stores]
         entries = registry.entries()
         every = [
             *matrix.ceiling_cases(self.settings, folders, self.cores),
             *matrix.loader_cases(self.settings, entries, folders, self.cores, stores),
+            *stage_cases(self.storages, self.settings.caches),
             *matrix.phase_cases(self.settings, folders, self.cores, self.device),
         ]
         self.cases: dict[tuple[str, str], Case] = {
@@ -177,6 +182,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     state = config.stash.get(BENCH, None)
     if state is None:
         return
+    if any(map(_is_empty, items)):
+        items[:] = [item for item in items if not _is_empty(item)]
     passes = {
         index: int(str(item.callspec.params["run_pass"]))
         for index, item in enumerate(items)
@@ -184,6 +191,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     others = [item for index, item in enumerate(items) if index not in passes]
     items[:] = others + matrix.walk(items, passes, state.settings.seed)
+
+
+def _is_empty(item: pytest.Item) -> bool:
+    """Whether it stands for a phase without cases in this run: pytest would call it skipped."""
+    if not isinstance(item, pytest.Function) or "measure" not in item.fixturenames:
+        return False
+    return not isinstance(item.callspec.params["case"], str)
 
 
 @pytest.hookimpl(tryfirst=True)

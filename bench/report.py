@@ -184,7 +184,8 @@ def _title(run: Run, group: Group) -> str:
         "device": "the device's memory",
     }
     where = group.storage or "memory"
-    return f"{where}, {cache[group.cache]} -> {memory[group.ownership]} ({group.ownership})"
+    state = cache.get(group.cache) or f"{group.cache} of the files in the page cache"
+    return f"{where}, {state} -> {memory[group.ownership]} ({group.ownership})"
 
 
 def _table(

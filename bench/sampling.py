@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.cachestate import PRESENT, cache_state
+from bench.cachestate import PRESENT, cache_state, share_of
 from bench.cases import Case
 from bench.children import Child, ChildError, Server
 from bench.deviceread import group_read_bytes
-from bench.pagecache import drop_caches, evict, warm
+from bench.pagecache import drop_caches, evict, fill_partly, warm
 from bench.prepare import Prepared
 from bench.records import CacheRecord, Sample, Seconds
 from loaders.system.residency import UNKNOWN, Residency
@@ -154,6 +154,11 @@ def _set_cache(job: Job, paths: list[Path]) -> list[str]:
         return [*eviction.notes, *([refused] if refused else [])]
     if job.case.cache == "warm":
         warm(paths, job.residency)
+    share = share_of(job.case.cache)
+    if share is not None:
+        eviction = evict(paths, job.residency)
+        fill_partly(paths, share.fraction, share.stretch)
+        return list(eviction.notes)
     return []
 
 
@@ -164,6 +169,7 @@ def _sample(job: Job, heard: Heard) -> Sample:
     extra = {
         "tuned": dict(job.tuned),
         "counts": report.get("counts", {}),
+        "absent_bytes": _absent(job, heard),
         "notes": [*heard.notes, *report["notes"]],
     }
     return replace(
@@ -198,6 +204,14 @@ def _sample(job: Job, heard: Heard) -> Sample:
             **{name: value for name, value in extra.items() if value},
         },
     )
+
+
+def _absent(job: Job, heard: Heard) -> int | None:
+    """Where a share was made resident: the bytes of the files that weren't in the page cache, to be
+    held against those that came from the device."""
+    if share_of(job.case.cache) is None or job.prepared is None or heard.resident is None:
+        return None
+    return round((1 - heard.resident) * sum(job.prepared.sizes))
 
 
 def _verdict(job: Job, heard: Heard) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.cachestate import share_of
 from bench.sizes import parse_size
 
 DEFAULT_MODEL = "llama-3.1-8b"
@@ -59,6 +60,7 @@ class Settings:
     full: bool = False
     smoke: bool = False
     seed: int
+    stage: str | None = None
     device: str = "auto"
     tp: int = DEFAULT_TP
     ep: bool = False
@@ -66,9 +68,6 @@ class Settings:
 
 def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Settings:
     """From the options as text, each None (or empty) where it wasn't given. SettingsError."""
-    cache = given.get("cache") or "both"
-    if cache not in CACHES:
-        raise SettingsError(f"--cache={cache}: expected cold, warm or both")
     size_text = given.get("size") or DEFAULT_SIZE
     try:
         size = parse_size(size_text)
@@ -79,7 +78,7 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         model=given.get("model") or DEFAULT_MODEL,
         storages=_storages(given.get("storage") or []),
         loaders=tuple(parse_loader(text) for text in given.get("loader") or []),
-        caches=CACHES[cache],
+        caches=parse_caches(given.get("cache") or "both"),
         threads=_threads(given.get("threads")),
         passes=1 if smoke else passes,
         size=SMOKE_SIZE if smoke else size,
@@ -90,10 +89,29 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         full=bool(given.get("full")),
         smoke=smoke,
         seed=seed,
+        stage=given.get("stage") or None,
         device=given.get("device") or "auto",
         tp=_positive("--tp", given.get("tp"), SMOKE_TP if smoke else DEFAULT_TP),
         ep=bool(given.get("ep")),
     )
+
+
+def parse_caches(text: str) -> tuple[str, ...]:
+    """`cold`, `warm`, `both`, or a list of these and of shares: `cold,25%,50%,warm`. 0% is cold,
+    100% is warm."""
+    found: list[str] = []
+    for part in text.split(","):
+        one = {"0%": "cold", "100%": "warm"}.get(part, part)
+        if one in CACHES:
+            found += CACHES[one]
+        elif share_of(one) is not None:
+            found.append(one)
+        else:
+            raise SettingsError(
+                f"--cache={text}: expected cold, warm, both, or a list with shares of the files in "
+                "the page cache, such as cold,25%,50%,warm"
+            )
+    return tuple(dict.fromkeys(found))
 
 
 def parse_loader(text: str) -> LoaderChoice:

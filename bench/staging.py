@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from loaders.io.readers import OpenFile, read_into
 from loaders.store.address import is_address
 from loaders.store.errors import StoreError
 from loaders.store.ranges import Ranges
+from loaders.system.memory import available_bytes
 from loaders.system.mounts import mount_of
 
 CHUNK = 16 << 20
@@ -96,6 +98,12 @@ def room(folder: Path, need: int) -> None:
     mount = mount_of(folder)
     if mount is not None and mount.fs_type == "tmpfs":
         shm_room(folder, need)
+        have = available_bytes()
+        if have < need:  # the file system's own limit may be larger than what is free
+            raise StagingError(
+                f"{folder}: {format_size(need)} of memory needed to stage the checkpoint, "
+                f"{format_size(have)} free; stage into a folder on a disk"
+            )
         return
     found = os.statvfs(folder)
     have = found.f_bavail * found.f_frsize
@@ -104,6 +112,26 @@ def room(folder: Path, need: int) -> None:
             f"{folder}: {format_size(need)} needed to stage the checkpoint, {format_size(have)} "
             "free; stage into another folder"
         )
+
+
+def there_before(data: Path) -> frozenset[str]:
+    """What a folder holds before anything is staged into it, so that only the new is removed."""
+    return frozenset(path.name for path in data.iterdir()) if data.is_dir() else frozenset()
+
+
+def remove_new(data: Path, before: frozenset[str]) -> None:
+    """Removes what a run put into the folder, and the folder if nothing else is in it."""
+    if not data.is_dir():
+        return
+    for path in data.iterdir():
+        if path.name in before:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # something else is in it
+        data.rmdir()
 
 
 def break_even_loads(stage: float, direct: float, staged: float) -> int | None:

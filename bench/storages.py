@@ -3,7 +3,8 @@ known of it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from bench.host.machine import virtual
 from bench.leftovers import DATA
 from bench.records import StorageRecord
 from bench.settings import SettingsError, StorageChoice
+from bench.staging import there_before
 from loaders.checkpoint.read import local_path
 from loaders.store.address import HTTP, is_address, masked, scheme_of
 from loaders.store.backend import imported
@@ -24,7 +26,9 @@ from loaders.system.residency import UNKNOWN, Residency, choose_method
 
 @dataclass(slots=True, kw_only=True)
 class Storage:
-    """A folder to measure on. `coldness` is in words; `cold_kind` as bench.filesystems has it."""
+    """A folder to measure on. `coldness` is in words; `cold_kind` as bench.filesystems has it;
+    `staged`, where the model is copied there first and measured too (--stage), what was in its data
+    folder before."""
 
     label: str
     path: Path
@@ -33,6 +37,7 @@ class Storage:
     coldness: str
     residency: Residency = UNKNOWN
     charged: bool | None = None
+    staged: frozenset[str] | None = None
 
     @property
     def data(self) -> Path:
@@ -72,27 +77,50 @@ def name_storages(choices: tuple[StorageChoice, ...], default: Path | str) -> li
         if is_address(choice.path):
             named.append(_store(choice, default, given | {storage.label for storage in named}))
             continue
-        path = _folder(choice.path)
-        facts: dict[str, Any] = storage_facts(path, virtual())
-        fs_type = str(facts["fs_type"] or "unknown")
         taken = given | {storage.label for storage in named}
-        label = choice.label or _free_label(fs_type, taken)
-        cold = coldness(fs_type, device=_disk(facts), virtual=virtual())
-        named.append(
-            Storage(
-                label=label,
-                path=path,
-                record=StorageRecord(
-                    label=label,
-                    file_system=facts["fs_type"],
-                    mount=facts["mount_point"],
-                    device=_disk(facts),
-                ),
-                cold_kind=cold.kind,
-                coldness=cold.words,
-            )
-        )
+        named.append(_storage(_folder(choice.path, "--storage"), choice.label, taken))
     return named
+
+
+def staged_place(text: str, places: Sequence[Place], caches: Sequence[str]) -> Storage:
+    """The folder of --stage as one more storage. SettingsError for what is no folder that can be
+    written, is measured already, or would be compared with nothing."""
+    if is_address(text):
+        raise SettingsError(f"--stage={masked(text)}: expected a folder to copy to")
+    path = _folder(text, "--stage")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise SettingsError(f"--stage={text}: can't be written to; name another folder")
+    if any(isinstance(place, Storage) and place.path == path for place in places):
+        raise SettingsError(
+            f"--stage={text}: is measured as a storage already; name another folder"
+        )
+    made = _storage(path, None, {place.label for place in places}, before="staged-")
+    needed = "warm" if made.cold_kind == "memory" else "cold"
+    if needed not in caches:
+        raise SettingsError(f"--stage={text}: loads from there are {needed}; leave --cache out")
+    if "cold" not in caches and not any(isinstance(place, Store) for place in places):
+        raise SettingsError("--stage: is held against cold loads; leave --cache out")
+    made.staged = there_before(made.data)
+    return made
+
+
+def _storage(path: Path, given: str | None, taken: Collection[str], before: str = "") -> Storage:
+    facts: dict[str, Any] = storage_facts(path, virtual())
+    fs_type = str(facts["fs_type"] or "unknown")
+    label = given or _free_label(before + fs_type, set(taken))
+    cold = coldness(fs_type, device=_disk(facts), virtual=virtual())
+    return Storage(
+        label=label,
+        path=path,
+        record=StorageRecord(
+            label=label,
+            file_system=facts["fs_type"],
+            mount=facts["mount_point"],
+            device=_disk(facts),
+        ),
+        cold_kind=cold.kind,
+        coldness=cold.words,
+    )
 
 
 def _store(choice: StorageChoice, default: Path | str, taken: set[str]) -> Store:
@@ -152,12 +180,12 @@ def _largest_file(folder: Path) -> Path:
     return max(files, key=lambda path: path.stat().st_size, default=folder / "none")
 
 
-def _folder(text: str) -> Path:
+def _folder(text: str, option: str) -> Path:
     """The folder that was named, links followed. SettingsError if it isn't one."""
     path = Path(local_path(text))
     if not path.is_dir():
         found = "a file" if path.is_file() else "nothing"
-        raise SettingsError(f"--storage={text}: expected a folder, found {found} there")
+        raise SettingsError(f"{option}={text}: expected a folder, found {found} there")
     return path.resolve()
 
 

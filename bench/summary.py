@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
+from bench.cachestate import as_shared, share_of
 from bench.records import Run, Sample, Seconds, measured
 from bench.stats import Ratio, Spread, paired_ratio, spread
 
@@ -77,6 +78,7 @@ class Row:
     minor_faults: float | None
     peak_bytes: float | None
     fetched: float | None
+    absent: float | None
     nbytes: int
     notes: tuple[str, ...]
 
@@ -84,6 +86,8 @@ class Row:
     def apart(self) -> bool:
         """Whether it was seen to be in another cache state than the asked one: such a row is never
         the best of its group, however fast."""
+        if share_of(self.group.cache) is not None and self.state == "mixed":
+            return False
         return self.state not in {self.group.cache, "unverified"}
 
 
@@ -135,9 +139,20 @@ def rows(run: Run, phase: str = "disk_to_host") -> list[Row]:
     by_key: dict[tuple[str, str], list[Sample]] = {}
     for sample in measured(run.samples):
         if sample.phase == phase and rate_of(sample) is not None:
-            by_key.setdefault((sample.case, sample.cache.state), []).append(sample)
+            by_key.setdefault((sample.case, seen(sample)), []).append(sample)
     made = [_row(samples, tops, cores) for samples in by_key.values()]
     return sorted(made, key=lambda row: (_order(row.group), row.apart, -row.rate.median))
+
+
+def seen(sample: Sample) -> str:
+    """The cache state in which it was seen to be; of an asked share that isn't there, the one that
+    is, so that it is never averaged with the others."""
+    cache = sample.cache
+    if share_of(cache.requested) is None or cache.state != "mixed":
+        return cache.state
+    if as_shared(cache.requested, cache.resident_before):
+        return "mixed"
+    return f"{100 * (cache.resident_before or 0.0):.0f} % resident"
 
 
 def group_of(sample: Sample) -> Group:
@@ -168,12 +183,14 @@ def tops_within(run: Run, phase: str) -> dict[Group, ByPass]:
     return found
 
 
-def _order(group: Group) -> tuple[str, int, int, str, str, str]:
-    caches = {"cold": 0, "warm": 1, "none": 2}
+def _order(group: Group) -> tuple[str, float, int, str, str, str]:
+    caches = {"cold": 0.0, "warm": 1.0, "none": 2.0}
+    share = share_of(group.cache)
+    state = share.fraction if share is not None else caches.get(group.cache, 9.0)
     kinds = {"mapped": 0, "borrowed": 1, "owned": 2, "device": 3}
     return (
         group.storage or "",
-        caches.get(group.cache, 9),
+        state,
         kinds.get(group.ownership, 9),
         group.device,
         group.layout,
@@ -196,7 +213,7 @@ def _row(samples: Sequence[Sample], tops: Mapping[Group, ByPass], cores: int) ->
         options=first.options,
         twin=bool(first.options.get("twin")),
         group=group,
-        state=first.cache.state,
+        state=seen(first),
         threads=first.threads,
         rates=rates,
         rate=found,
@@ -223,6 +240,7 @@ def _row(samples: Sequence[Sample], tops: Mapping[Group, ByPass], cores: int) ->
             if s.peak_rss_bytes is not None and s.rss_before_bytes is not None
         ),
         fetched=_middle(s.cache.device_read_bytes for s in samples),
+        absent=_middle(s.details.get("absent_bytes") for s in samples),
         nbytes=first.bytes or 0,
         notes=tuple(dict.fromkeys(note for s in samples for note in s.details.get("notes", ()))),
     )

@@ -74,9 +74,16 @@ def test_everything() -> None:
 
 
 BAD: list[tuple[str, Any, str]] = [
-    ("cache", "lukewarm", r"--cache=lukewarm: expected cold, warm or both"),
+    ("cache", "lukewarm", r"--cache=lukewarm: expected cold, warm, both, or a list with shares"),
     ("cache", "Cold", r"--cache=Cold: expected"),
-    ("cache", "cold,warm", r"--cache=cold,warm: expected"),
+    ("cache", "cold,", r"--cache=cold,: expected"),
+    ("cache", "101%", r"--cache=101%: expected"),
+    ("cache", "-5%", r"--cache=-5%: expected"),
+    ("cache", "2.5%", r"--cache=2.5%: expected"),
+    ("cache", "50", r"--cache=50: expected"),
+    ("cache", "50 %", r"--cache=50 %: expected"),
+    ("cache", "50%@", r"--cache=50%@: expected"),
+    ("cache", "50%@much", r"--cache=50%@much: expected"),
     ("size", "banana", r"--size=banana: not a size: 'banana'"),
     ("size", "0", r"--size=0: not a size"),
     ("size", "-1GiB", r"--size=-1GiB: not a size"),
@@ -110,6 +117,22 @@ def test_a_bad_option_is_one_clear_error(option: str, value: Any, reason: str, s
     with pytest.raises(SettingsError, match=reason) as caught:
         parsed(smoke, **{option: value})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "caches"),
+    [
+        ("cold", ("cold",)),
+        ("both", ("cold", "warm")),
+        ("cold,warm", ("cold", "warm")),
+        ("50%", ("50%",)),
+        ("cold,25%,50%,75%,warm", ("cold", "25%", "50%", "75%", "warm")),
+        ("0%,50%,100%,cold", ("cold", "50%", "warm")),
+        ("50%,50%@1MiB", ("50%", "50%@1MiB")),
+    ],
+)
+def test_cache_states(text: str, caches: tuple[str, ...]) -> None:
+    assert parsed(cache=text).caches == caches
 
 
 @pytest.mark.parametrize(

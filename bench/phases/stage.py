@@ -28,7 +28,9 @@ STORE_THREADS = 16
 def stage_cases(places: list[Place], caches: tuple[str, ...]) -> list[Case]:
     """One case for each storage that isn't the staged one: copied from there, cold where that can
     be had. None without a staged storage."""
-    staged = next((one for one in places if isinstance(one, Storage) and one.staged), None)
+    staged = next(
+        (one for one in places if isinstance(one, Storage) and one.staged is not None), None
+    )
     if staged is None:
         return []
     return [
@@ -69,8 +71,7 @@ def measure(
 
     def work(go: Go, watch: Stopwatch) -> Outcome:
         go()
-        with watch.stamp("read"):
-            copied = stage(checkpoint, dest, threads=threads)
+        copied = stage(checkpoint, dest, threads=threads)
         return Outcome(
             nbytes=checkpoint.tensor_bytes,
             ownership="storage",
@@ -80,7 +81,7 @@ def measure(
         )
 
     try:
-        perform(channel, work, Stopwatch(("read",), rest="consume"))
+        perform(channel, work, Stopwatch((), rest="read"))
     finally:
         shutil.rmtree(dest, ignore_errors=True)
 

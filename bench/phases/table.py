@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bench.phases.assemble import ASSEMBLE
 from bench.phases.contract import Phase
 from bench.phases.host_to_device import HOST_TO_DEVICE
 from bench.phases.slicing import SLICE
+from bench.phases.stage import STAGE
 
-_IN_ORDER: tuple[Phase, ...] = (HOST_TO_DEVICE, SLICE)
+_IN_ORDER: tuple[Phase, ...] = (STAGE, HOST_TO_DEVICE, SLICE, ASSEMBLE)
 
 PHASES: Mapping[str, Phase] = {phase.name: phase for phase in _IN_ORDER}
