@@ -37,10 +37,9 @@ def staging_pays(run: Run, made: Sequence[Row]) -> list[str]:
             other = (same or there)[0]
             sentence = _sentence(copy, _seconds(by_case, best), _seconds(by_case, other))
             if sentence is not None:
-                to = "" if same else f" (there: {other.title})"
-                said.append(
-                    f"{best.title}, {kind}, from {source}{to}: staging to {target} {sentence}"
-                )
+                who = f"{best.title} from {source}"
+                who += "" if same else f", {other.title} from {target}"
+                said.append(f"{who}, {kind}: staging to {target} {sentence}")
     return said
 
 
