@@ -158,8 +158,10 @@ def lay_address(address: str, means: Means) -> Ground:
     )
     links = {}
     for label in sorted(ground.stores):
-        means.say(f"reading the reference of {masked(address)} ({label})")
-        ready, seconds = prepare_address(checkpoint, means.work, f"{label}-model")
+        what = f"reading the reference of {masked(address)} ({label})"
+        means.say(what)
+        progress = _percent(means.say, what)
+        ready, seconds = prepare_address(checkpoint, means.work, f"{label}-model", progress)
         ground.prepared[label, checkpoint.format] = ready
         links[label] = checkpoint.tensor_bytes / seconds
     for storage in means.folders:
@@ -366,12 +368,13 @@ def _finish(ground: Ground, storages: Sequence[Storage], checkpoint: Checkpoint)
 
 
 def _percent(say: Say, what: str) -> Callable[[int, int], None]:
+    """Says each new percentage; how often that is shown is for whoever shows it."""
     shown = -1
 
     def progress(done: int, total: int) -> None:
         nonlocal shown
         percent = done * 100 // max(total, 1)
-        if percent // 10 != shown // 10 or shown < 0:
+        if percent != shown:
             shown = percent
             say(f"{what}: {percent} %")
 

@@ -152,11 +152,13 @@ def prepare(
     return _left(checkpoint, read_reference(checkpoint), work, name)
 
 
-def prepare_address(checkpoint: Checkpoint, work: Path, name: str) -> tuple[Prepared, float]:
+def prepare_address(
+    checkpoint: Checkpoint, work: Path, name: str, progress: Progress
+) -> tuple[Prepared, float]:
     """The same for a checkpoint in a store, and the seconds that fetching all of it took.
     StoreError."""
     began = time.perf_counter()
-    reference = read_remote_reference(checkpoint)
+    reference = read_remote_reference(checkpoint, progress=progress)
     seconds = time.perf_counter() - began
     return _left(checkpoint, reference, work, name), seconds
 

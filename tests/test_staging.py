@@ -159,7 +159,12 @@ def test_the_reference_over_the_network_is_the_one_of_the_files(folder: Path) ->
     local = read_reference(open_checkpoint(folder))
     with misbehaving(served(folder)) as server:
         checkpoint = open_checkpoint(f"{server.address}/m")
-        remote = read_remote_reference(checkpoint, threads=3)
+        told: list[tuple[int, int]] = []
+        remote = read_remote_reference(
+            checkpoint, threads=3, progress=lambda done, total: told.append((done, total))
+        )
+        assert told[-1] == (checkpoint.tensor_bytes, checkpoint.tensor_bytes)
+        assert told == sorted(told)
         assert (remote.digests, remote.sums) == (local.digests, local.sums)
         server.behaviour.fail, server.behaviour.status = 10**6, 404
         with pytest.raises(StoreError, match="no such file"):
