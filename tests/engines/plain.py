@@ -1,0 +1,6 @@
+"""Starts, serves, and ends when it's interrupted."""
+
+from say import serve, start
+
+start()
+serve()
