@@ -19,6 +19,11 @@ NEWEST: Version = (0, 33)
 _SINCE = re.compile(r"(?:^since|\bin) (\d+(?:\.\d+)+)")
 
 NOT_AVAILABLE = "not available in the engine (vLLM 0.33)"
+_NO_STRATEGY = "together with a load strategy other than lazy refused since 0.24"
+_PT_ONLY = (
+    "reads *.pt only: for *.bin take --load-format hf (0.20 and later; auto before), where no "
+    "*.safetensors lies beside"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +90,15 @@ def _setting(loader: str, options: Mapping[str, bool | int | str], threads: int)
             return Setting(
                 flags="--load-format pt",
                 since="since 0.4.2, weights_only since 0.8.5",
-                caveat="reads *.pt only: for *.bin take --load-format hf, where no *.safetensors "
-                "lies beside",
+                caveat=_PT_ONLY,
             )
         case "pt-threads":
-            return _multithread("pt", threads)
+            return _multithread("pt", threads, _PT_ONLY)
+        case "remote":
+            return (
+                ": it downloads first, but for --load-format runai_streamer (since 0.6.6), which "
+                "reads s3://, gs:// and az:// itself"
+            )
         case "npcache":
             return Setting(
                 flags="--load-format npcache",
@@ -131,12 +140,16 @@ def _prefetch(options: Mapping[str, bool | int | str], threads: int) -> Setting:
     )
 
 
-def _multithread(load_format: str, threads: int) -> Setting:
+def _multithread(load_format: str, threads: int, caveat: str = "") -> Setting:
     config = _json(enable_multithread_load=True, num_threads=threads)
     return Setting(
         flags=f"--load-format {load_format} --model-loader-extra-config {config}",
         since='since 0.10.2; a real boolean: the string "true" is refused since 0.24',
-        caveat="together with a load strategy other than lazy refused since 0.24",
+        caveat="; ".join(
+            filter(
+                None, ["together with a load strategy other than lazy refused since 0.24", caveat]
+            )
+        ),
     )
 
 

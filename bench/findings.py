@@ -13,7 +13,7 @@ from statistics import median
 from bench.autoprefetch import autoprefetch
 from bench.between import SMALL as SMALL
 from bench.between import storages_compared
-from bench.engine_settings import NOT_AVAILABLE, engine_setting
+from bench.for_engine import for_the_engine
 from bench.halfwarm import device_bytes, fetched_too_much
 from bench.limits_seen import ABOVE
 from bench.phrases import against, threads, where
@@ -145,27 +145,6 @@ def winners(made: Sequence[Row]) -> list[str]:
     return said
 
 
-def for_the_engine(made: Sequence[Row]) -> list[str]:
-    """What to set in the engine for the fastest cold load, or that it has no such way: then also
-    for the fastest that it has."""
-    said = []
-    cold = [row for row in made if row.group.cache == row.state == "cold" and not row.twin]
-    for label in sorted({row.group.storage for row in cold if row.group.storage is not None}):
-        ranked = sorted(
-            (row for row in cold if row.group.storage == label),
-            key=lambda row: -row.rate.median,
-        )
-        settings = [(row, _setting(row)) for row in ranked]
-        best, setting = settings[0]
-        said.append(f"In vLLM, for {best.title}, the fastest cold on {label}: {setting}.")
-        if setting.startswith(NOT_AVAILABLE):
-            there = [(row, text) for row, text in settings if not text.startswith(NOT_AVAILABLE)]
-            if there:
-                row, text = there[0]
-                said.append(f"Of what vLLM has, {row.title} is the fastest there: {text}.")
-    return said
-
-
 def its_own_prefetch(run: Run) -> list[str]:
     """What the engine would decide by itself for the files of this run, for each folder."""
     host = (run.host or {}).get("host", {})
@@ -178,11 +157,6 @@ def its_own_prefetch(run: Run) -> list[str]:
         for label, facts in (host.get("storage") or {}).items()
         if facts.get("fs_type")
     ]
-
-
-def _setting(row: Row) -> str:
-    options = {key: value for key, value in row.options.items() if key != "twin"}
-    return engine_setting(row.loader, options, row.threads or 1)
 
 
 def the_bar_counts_views(made: Sequence[Row]) -> list[str]:

@@ -40,9 +40,20 @@ def test_the_load_format_and_the_versions_are_named(loader: str, load_format: st
     assert re.search(r"\b0\.\d+", text)
 
 
-@pytest.mark.parametrize("loader", ["parallel", "direct", "adaptive", "example", "remote", "other"])
+@pytest.mark.parametrize("loader", ["parallel", "direct", "adaptive", "example", "other"])
 def test_ours_are_not_available_in_the_engine(loader: str) -> None:
     assert engine_setting(loader, {"block_mib": 4}, 8) == NOT_AVAILABLE
+
+
+def test_from_a_store_the_engine_has_another_way() -> None:
+    text = engine_setting("remote", {}, 16)
+    assert text.startswith(NOT_AVAILABLE)
+    assert "--load-format runai_streamer (since 0.6.6)" in text
+
+
+@pytest.mark.parametrize("loader", ["pt", "pt-threads"])
+def test_pt_reads_no_bin_files_in_the_engine(loader: str) -> None:
+    assert "for *.bin take --load-format hf (0.20 and later" in engine_setting(loader, {}, 2)
 
 
 def test_ways_of_a_library_that_the_engine_doesnt_use() -> None:
