@@ -4,7 +4,9 @@ for devices that work on their own is in tests/simulated/check_transfer.py."""
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -79,6 +81,37 @@ def test_several_devices_on_the_cpu_share_nothing() -> None:
     assert done.nbytes == 2 * done.each[0].nbytes
     assert done.seconds >= max(each.seconds.transfer for each in done.each)
     assert all("NUMA node isn't known" in note for note in done.notes)
+
+
+def test_a_bound_thread_runs_at_its_devices_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = min(os.sched_getaffinity(0))
+    folder = tmp_path / "sys/devices/system/node/node1"
+    folder.mkdir(parents=True)
+    (folder / "cpulist").write_text(f"{core}\n")
+    monkeypatch.setattr(
+        "loaders.transfer.several.identity", lambda device, root: SimpleNamespace(numa_node=1)
+    )
+    seen: list[set[int]] = []
+    options = Options(ready=lambda: seen.append(os.sched_getaffinity(0)))
+    before = os.sched_getaffinity(0)
+    devices, host = [HostDevice(), HostDevice()], mix()
+    done = transfer_to_all(devices, host, WAYS["whole"], options, bind=True, root=tmp_path)
+    assert (done.bound, done.notes) == ((True, True), ())
+    assert seen == [{core}]  # once for all, in one of the threads
+    done = transfer_to_all(devices, host, WAYS["whole"], options, bind=False, root=tmp_path)
+    assert (done.bound, done.notes) == ((False, False), ())
+    assert seen[1:] == [before]
+    assert os.sched_getaffinity(0) == before
+
+
+def test_what_goes_wrong_when_all_are_ready_is_raised() -> None:
+    def refuse() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        transfer_to_all([HostDevice()] * 3, mix(), WAYS["whole"], Options(ready=refuse), bind=False)
 
 
 # --- mapped pages ---

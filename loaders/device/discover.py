@@ -66,9 +66,11 @@ def _present() -> tuple[str | None, int, tuple[str, ...]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            found = torch.accelerator.current_accelerator()
-            usable = found is not None and found.type in KINDS and torch.accelerator.is_available()
-            count = torch.accelerator.device_count() if usable else 0
+            # In this order: torch 2.6 raises when asked for an accelerator where there is none.
+            there = torch.accelerator.is_available()
+            found = torch.accelerator.current_accelerator() if there else None
+            known = found is not None and found.type in KINDS
+            count = torch.accelerator.device_count() if known else 0
         except RAISED as error:
             raise device_error(error, "accelerator", "looking for it") from error
     said = tuple(f"no accelerator is used: {_first_line(one.message)}" for one in caught)

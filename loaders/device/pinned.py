@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from loaders.device.faults import RAISED, DeviceError, device_error
+from loaders.device.faults import RAISED, DeviceError, DeviceTextError, device_error
 from loaders.device.interface import HostMemory
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _child(device_text: str, nbytes: int) -> int:
     ok, got, reason = True, None, None
     try:
         got = open_device(device_text).empty_pinned(nbytes).got
-    except (DeviceError, *RAISED) as error:
+    except (DeviceError, DeviceTextError, *RAISED) as error:
         ok, reason = False, str(error)
     sys.stdout.write(json.dumps({"ok": ok, "got": got, "reason": reason}) + "\n")
     return 0 if ok else 1

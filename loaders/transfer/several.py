@@ -38,11 +38,12 @@ def transfer_to_all(
     root: Root = "/",
 ) -> Several:
     """The same host tensors to every device, a thread for each. All are prepared (memory, pinning)
-    before any starts. With `bind` a thread runs, and what it pins lies, at its device's node; where
-    the node isn't known it isn't bound, and a note says so. Raises the first error of any."""
+    before any starts, and `options.ready` is called once then. With `bind` a thread runs, and what
+    it pins lies, at its device's node; where the node isn't known it isn't bound, and a note says
+    so. ValueError without a device; else the first error of any of them."""
     if not devices:
         raise ValueError("no device to copy to")
-    gate = threading.Barrier(len(devices))
+    gate = threading.Barrier(len(devices), action=options.ready)
     cores: list[frozenset[int]] = []
     notes: list[str] = []
     for device in devices:

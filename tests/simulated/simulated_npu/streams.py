@@ -20,11 +20,12 @@ class Link:
         self.lock = threading.Lock()
         self.free_at = 0.0
 
-    def take(self, nbytes: int) -> None:
-        """Blocks for as long as the bytes take. Called with the lock."""
+    def take(self, nbytes: int, queued: float) -> None:
+        """Blocks until the bytes are over that were queued at that time. Called with the lock. What
+        this host takes to move them itself is made up for while more are queued."""
         if settings.rate <= 0:
             return
-        self.free_at = max(self.free_at, time.perf_counter()) + nbytes / settings.rate
+        self.free_at = max(self.free_at, queued, *_opened) + nbytes / settings.rate
         while (left := self.free_at - time.perf_counter()) > 0:
             time.sleep(left)
 
@@ -99,6 +100,7 @@ class Event:
 
 gate = threading.Event()
 gate.set()
+_opened: list[float] = []
 _lost: set[int] = set()
 _links: dict[int, Link] = {}
 _streams: dict[int, list[Stream]] = {}
@@ -114,6 +116,7 @@ def held() -> Iterator[None]:
     try:
         yield
     finally:
+        _opened[:] = [time.perf_counter()]
         gate.set()
 
 
