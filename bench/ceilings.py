@@ -19,7 +19,7 @@ import numpy as np
 from bench.channel import Channel
 from bench.child import Counted, Stopwatch, prepare
 from bench.consume import WRAP, lane_sum
-from loaders.io.buffers import allocate, page_kind, touch
+from loaders.io.buffers import allocate, page_kind, pages_under, touch
 from loaders.io.chunks import Span, plan_chunks
 from loaders.io.pool import ReaderPool
 from loaders.io.ring import make_ring, stream
@@ -125,7 +125,11 @@ def owned(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str
             for chunk in plan_chunks(spans, block):
                 pool.wait(chunk.span, chunk.start + chunk.length)
                 _consume(memory[chunk.span][chunk.start :][: chunk.length], watch, outcome)
-        outcome.find_out = lambda: {**options, **_reasons(pool.fell_back)}
+        outcome.find_out = lambda: {
+            **options,
+            "huge_kb": pages_under(memory).huge_kb,
+            **_reasons(pool.fell_back),
+        }
 
     return work
 

@@ -141,6 +141,8 @@ def test_small_pages_are_really_small(server: Server, ground: Ground) -> None:
     """The other way can't be promised: a fragmented host grants huge pages in part or never."""
     job = ground.ceiling("first-touch", cache="none", bytes=8 * MIB, pages="4k")
     assert ground.sample(server, job).details["huge_kb"] == 0
+    job = reading(ground, "owned-read", direct=False, pages="4k")
+    assert ground.sample(server, job).details["huge_kb"] == 0
 
 
 def test_doing_nothing_is_a_sample_too(server: Server, ground: Ground) -> None:
