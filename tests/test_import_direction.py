@@ -86,7 +86,16 @@ LAYERS = [
     ("loaders/pipeline/stages.py", {"torch", "loaders"}, "what stages tell is arithmetic"),
     *[
         (f"bench/{name}.py", {"torch", "pytest", "loaders", *WORKING}, "values and arithmetic")
-        for name in ("records", "cases", "stats", "settings", "sizes", "budget", "cachestate")
+        for name in (
+            "records",
+            "cases",
+            "stats",
+            "significance",
+            "settings",
+            "sizes",
+            "budget",
+            "cachestate",
+        )
     ],
     *[
         (
@@ -98,13 +107,27 @@ LAYERS = [
     ],
     *[
         (f"bench/{room}/*.py", {"torch", "pytest", *LOADING, *WORKING}, "pages read records only")
-        for room in ("pictures",)
+        for room in ("advice", "compare", "page", "pictures")
     ],
     *[
         (f"bench/{name}.py", {"pytest", "bench.plugin", "bench.options"}, "pytest is at the edge")
         for name in ("child", "ceilings", "sampling", "session", "groundwork", "prepare", "probe")
     ],
     ("bench/host/*.py", {"torch", "pytest", "bench.session"}, "host facts come from the system"),
+    (
+        "bench/explain/*.py",
+        {"torch", "pytest", "bench.watch", *LOADING, *WORKING},
+        "a log is read without measuring anything",
+    ),
+    (
+        "bench/watch/*.py",
+        {"torch", "pytest", "loaders.contract", "loaders.registry", *WORKING},
+        "watching is cheap and measures somebody else's processes",
+    ),
+    *[
+        (f"bench/watch/{name}.py", {"loaders", *WORKING}, "arithmetic and texts")
+        for name in ("makeup", "samples", "stages", "variants")
+    ],
     ("bench/synth/*.py", {"pytest", "bench.session", "bench.child"}, "making isn't measuring"),
     ("bench/commands/*.py", {"pytest", "bench.plugin"}, "commands look, pytest measures"),
 ]
