@@ -31,6 +31,7 @@ from rich.text import Text
 from bench.sizes import format_size
 from loaders.checkpoint.folder import Asked
 from loaders.checkpoint.manifest import Checkpoint, NoWeightsError, UnreadableError
+from loaders.checkpoint.quantised import with_quantisation
 from loaders.checkpoint.read import examine
 from loaders.checkpoint.text import count, printable, shown
 from loaders.store.address import masked
@@ -62,7 +63,8 @@ def command(path: str, as_json: bool, asked: Asked, checksum: bool) -> None:
     """
     try:
         with _progress(checksum) as on_bytes:
-            checkpoint = examine(path, format=asked, verify_blobs=checksum, on_bytes=on_bytes)
+            found = examine(path, format=asked, verify_blobs=checksum, on_bytes=on_bytes)
+            checkpoint = with_quantisation(found)
     except (UnreadableError, NoWeightsError) as error:
         if as_json:
             _print_json(_failure(masked(path), error))

@@ -12,6 +12,7 @@ float16) are done by the reference: there, compiled code and plain torch may flu
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -78,10 +79,14 @@ class Quantiser:
         if self.reason is None:
             began = time.perf_counter()
             try:
-                self._compile()
+                # torch's compiler uses deprecated parts of torch. Under a harness that makes errors
+                # of warnings it would fail for that alone.
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    self._compile()
             except Exception as error:  # no headers, a toolchain that fails: a host's affair
-                said = (str(error).strip() or type(error).__name__).splitlines()[0]
-                self.reason = f"compiling failed: {said[:200]}"
+                said = " ".join(f"{type(error).__name__}: {error}".split())
+                self.reason = f"compiling failed: {said[:300]}"
             self.compile_seconds = time.perf_counter() - began
         self.how = "torch.compile" if self.reason is None else "row blocks"
 
@@ -178,14 +183,18 @@ class Quantiser:
             for band in bands:
                 _divide(weight[band], scale.reshape(1, 1), out.values[band], scratch, rule)
             return whole
-        largest = []
-        for band in bands:
+        # Small tensors kept between large ones that come and go would hold the heap open.
+        largest = weight.new_empty(scale_shape(tuple(weight.shape), granularity))
+        for number, band in enumerate(bands):
             part = _finite(_absmax(weight[band], scratch, granularity), weight, name)
             scale, _ = reference.scales(part, rule)
-            spread = reference.expanded(scale, weight[band].shape, granularity)
-            _divide(weight[band], spread, out.values[band], scratch, rule)
-            largest.append(part)
-        return torch.cat(largest)
+            if granularity == "block":
+                largest[number : number + 1] = part
+                scale = scale.repeat_interleave(BLOCK, dim=1)[:, : weight.shape[1]]
+            else:
+                largest[band] = part
+            _divide(weight[band], scale, out.values[band], scratch, rule)
+        return largest
 
     def _redo(self, weight: torch.Tensor, out: Output, where: torch.Tensor, name: str) -> None:
         if self.scheme.granularity != "channel":
@@ -212,7 +221,7 @@ def _bands(weight: torch.Tensor, blocked: bool) -> Iterator[slice]:
     rows, columns = weight.shape
     row_bytes = columns * weight.element_size()
     most = max(1, min(torch.get_num_threads() * _BAND_BYTES // row_bytes, rows // _MOST_BANDS))
-    step = max(BLOCK, most // BLOCK * BLOCK) if blocked else most
+    step = BLOCK if blocked else most
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 
@@ -236,7 +245,8 @@ def _absmax(weight: torch.Tensor, scratch: torch.Tensor, granularity: str) -> to
     each = bits.amax(dim=0, keepdim=True)
     if granularity == "tensor":
         return each.amax(dim=1).view(weight.dtype)
-    return reference.absmax(each.view(weight.dtype), "block")
+    padded = torch.nn.functional.pad(each, (0, -columns % BLOCK))
+    return padded.view(1, -1, BLOCK).amax(dim=2).view(weight.dtype)
 
 
 def _by_block(each: torch.Tensor) -> torch.Tensor:
@@ -253,11 +263,7 @@ def _divide(
     scratch: torch.Tensor,
     rule: Rule,
 ) -> None:
-    """reference.stored(weight / scale) in the scratch.
-
-    Without clamping to what can't occur: with scales that are normal numbers, |weight / scale| is
-    at most the divisor and two roundings, which only 127.5 has room to be rounded up from.
-    """
+    """reference.stored(weight / scale) in the scratch, clamped as in kernels._quantised."""
     room = scratch[: len(weight)]
     if rule.precision == "float32":
         torch.div(room.copy_(weight), scale, out=room)

@@ -80,13 +80,22 @@ def divided(rule: Rule, dtype: torch.dtype) -> Kernel:
 def _quantised(
     rule: Rule, dtype: torch.dtype
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """reference.stored(weight / scale), in float32 but for the roundings."""
+    """reference.stored(weight / scale), in float32 but for the roundings, for scales that are
+    normal numbers: then |weight / scale| is at most the divisor and two roundings, so only 127.5
+    has room to be rounded up from, and nothing else needs clamping."""
     narrow = dtype if rule.precision == "weight" else torch.float32
-    low, high, whole = rule.low, rule.high, rule.stored == "int8"
+    most = rule.high if rule.divisor > rule.high else None
+    whole = rule.stored == "int8"
     kind = torch.int8 if whole else torch.float8_e4m3fn
+    # A bfloat16 quotient comes out the same from the reciprocal, a cheaper operation. Both have 8
+    # significant bits, so no quotient lies closer than 2^-17 of itself to where rounding changes,
+    # and none lies there; a float32 product with a float32 reciprocal is off by 2^-23 at most.
+    reciprocal = narrow == torch.bfloat16
 
     def quantised(exact: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        clamped = (exact / scale).to(narrow).float().clamp(low, high)
+        quotients = exact * (1 / scale) if reciprocal else exact / scale
+        rounded = quotients.to(narrow).float()
+        clamped = rounded if most is None else rounded.clamp(max=most)
         return (clamped.round() if whole else clamped).to(kind)
 
     return quantised
