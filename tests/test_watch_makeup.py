@@ -26,6 +26,7 @@ def span(wall: float = 10.0, *, busiest: float | None = None, **counts: float) -
         busiest_cpu_seconds=counted.cpu_seconds if busiest is None else busiest,
         blocked=None,
         stalled_seconds=None,
+        short_of_cores_seconds=None,
         peak_resident_bytes=None,
         device_memory_bytes=None,
         looks=0,
@@ -88,6 +89,12 @@ def test_eight_workers_that_wait_are_not_computing() -> None:
     made = make_up(span(cpu_seconds=24.0, busiest=3.0, device_bytes=8 * GIB, read_bytes=8 * GIB))
     assert made.cores == pytest.approx(2.4)
     assert made.main == "disk"
+
+
+def test_processes_that_took_turns_between_two_looks_are_at_work() -> None:
+    seen = span(cpu_seconds=9.0, busiest=4.5)
+    assert make_up(replace(seen, looks=1)).seconds["compute"] == pytest.approx(9.0)
+    assert make_up(replace(seen, looks=50)).seconds["compute"] == pytest.approx(4.5)
 
 
 def test_one_process_at_work_is_not_idle_because_others_are() -> None:
@@ -187,6 +194,7 @@ def test_the_parts_add_up_to_the_wall_time(
         busiest_cpu_seconds=cpu * busiest,
         blocked=blocked,
         stalled_seconds=stalled,
+        short_of_cores_seconds=None,
         peak_resident_bytes=None,
         device_memory_bytes=None,
         looks=looks,

@@ -8,12 +8,14 @@ A stage's wall time is split into five parts that add up to it:
     copy     the kernel copying bytes from the page cache into buffers
     compute  everything else that a core did
     other    neither a core nor storage was at work for this engine: it waited for a process outside
-             of its tree, a lock, the network or its accelerator
+             of its tree (also one that had the core), a lock, the network or its accelerator
 
 What is counted is exact; the split is an estimate. Its rules:
 
 - Time on a core is that of the busiest process in each look, at most the wall time: eight workers
   that each wait for the disk two thirds of their time aren't "computing".
+  With fewer than five looks nobody knows who took turns: then it's that of all processes, as far
+  as the time that wasn't spent waiting for storage allows.
 - Time waiting for storage is, in this order: the kernel's own delay accounting of the processes;
   the host's seconds in which something was stalled on input and output; the share of looks at which
   a process was found waiting for a device; else what the cores leave over, if bytes did come.
@@ -48,6 +50,7 @@ WORDS: Mapping[str, str] = {
 # With fewer bytes than this from storage nothing waited for it, whatever the host's stall count
 # says: that holds other processes' stalls, too.
 _WITNESS_NEEDS_BYTES = 1 << 20
+_LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,9 @@ def make_up(span: Span) -> MakeUp:
         )
     core = min(span.busiest_cpu_seconds, wall)
     stalled, witness = _stalled(span, core)
+    if span.looks < _LOOKS:
+        # Work that went from process to process between two looks isn't the busiest one's alone.
+        core = max(core, min(counts.cpu_seconds, wall - stalled))
     if stalled + core > wall:
         stalled, core = (part * wall / (stalled + core) for part in (stalled, core))
     by_faults = _by_faults(span)
@@ -112,7 +118,7 @@ def _stalled(span: Span, core: float) -> tuple[float, str]:
         return min(waited, wall), "the kernel's delay accounting"
     if span.stalled_seconds is not None:
         return min(span.stalled_seconds, wall), "the host's stall count (/proc/pressure/io)"
-    if span.blocked is not None and span.looks >= 5:
+    if span.blocked is not None and span.looks >= _LOOKS:
         return span.blocked * wall, f"found waiting at {span.blocked:.0%} of {span.looks} looks"
     if fetched is None:
         return 0.0, "nothing here tells what waits for storage"

@@ -27,11 +27,12 @@ def next_interval(cost: float) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """A snapshot with what else was read then: the host's seconds in which some process was stalled
-    on input and output (/proc/pressure/io), and bytes in use on the accelerators; None where
-    that can't be read."""
+    on input and output, or waited for a core (/proc/pressure), and bytes in use on the
+    accelerators; None where that can't be read."""
 
     snapshot: Snapshot
     stalled_seconds: float | None = None
+    short_of_cores_seconds: float | None = None
     device_memory_bytes: int | None = None
 
 
@@ -47,6 +48,7 @@ class Span:
     busiest_cpu_seconds: float
     blocked: float | None
     stalled_seconds: float | None
+    short_of_cores_seconds: float | None
     peak_resident_bytes: int | None
     device_memory_bytes: int | None
     looks: int
@@ -93,6 +95,7 @@ class Series:
             busiest_cpu_seconds=min(whole, counts.cpu_seconds) if inside else counts.cpu_seconds,
             blocked=_share([moment.snapshot.blocked for moment in inside]),
             stalled_seconds=_difference(last.stalled, first.stalled),
+            short_of_cores_seconds=_difference(last.short, first.short),
             peak_resident_bytes=max(
                 (moment.snapshot.resident_bytes for moment in inside), default=None
             ),
@@ -105,22 +108,30 @@ class Series:
 class _Level:
     counts: Counts
     stalled: float | None
+    short: float | None
 
 
 def _at(moments: Sequence[Moment], times: Sequence[float], time: float) -> _Level:
     """The totals at `time`: in a straight line between the looks before and after."""
     after = bisect_right(times, time)
     if after == 0:
-        return _Level(counts=Counts(), stalled=moments[0].stalled_seconds)
+        return _level(moments[0], Counts())
     left = moments[after - 1]
     if after == len(moments) or times[after] == times[after - 1]:
-        return _Level(counts=left.snapshot.counts, stalled=left.stalled_seconds)
+        return _level(left, left.snapshot.counts)
     right = moments[after]
     part = (time - times[after - 1]) / (times[after] - times[after - 1])
     grown = right.snapshot.counts.minus(left.snapshot.counts)
     return _Level(
         counts=left.snapshot.counts.plus(_part(grown, part)),
         stalled=_between(left.stalled_seconds, right.stalled_seconds, part),
+        short=_between(left.short_of_cores_seconds, right.short_of_cores_seconds, part),
+    )
+
+
+def _level(moment: Moment, counts: Counts) -> _Level:
+    return _Level(
+        counts=counts, stalled=moment.stalled_seconds, short=moment.short_of_cores_seconds
     )
 
 
@@ -183,6 +194,7 @@ def _joined(dropped: Moment, moment: Moment) -> Moment:
             busiest_cpu_seconds=used,
         ),
         stalled_seconds=moment.stalled_seconds,
+        short_of_cores_seconds=moment.short_of_cores_seconds,
         device_memory_bytes=_larger(dropped.device_memory_bytes, moment.device_memory_bytes),
     )
 

@@ -19,7 +19,7 @@ from bench.watch.output import Arrived, Passage, Splitter
 from bench.watch.probes import Answered, FirstToken, first_token, poll
 from bench.watch.reader import Reader
 from bench.watch.samples import Moment, Series, next_interval
-from bench.watch.stages import Stages
+from bench.watch.stages import Stages, telling
 from bench.watch.tree import Tree
 from loaders.system.files import text, under
 
@@ -204,11 +204,11 @@ class _Session:
                 if not self.over and not wishes.until_ready:
                     self._go_on(lambda: False)
             finally:
+                if seen.own_cpu_share is None:
+                    self._sum_up()  # before the stopping, which is no part of the start
                 self.no_polling.set()
                 self._stop()
                 self._drain()
-        if seen.own_cpu_share is None:
-            self._sum_up()
         return seen
 
     def _go_on(
@@ -255,9 +255,13 @@ class _Session:
             self.streams -= 1
         lines = self.splitter.feed(event)
         time_since = event.time - self.engine.begun
-        bounds = [self.seen.stages.feed(line.data, time_since) for line in lines]
-        self.seen.reader.feed(b"".join(line.data for line in lines), event.time)
-        if any(bounds) and self.seen.ready is None:
+        data = b"".join(line.data for line in lines)
+        bounds = False
+        if telling(data):
+            for line in lines:
+                bounds = self.seen.stages.feed(line.data, time_since) or bounds
+        self.seen.reader.feed(data, event.time)
+        if bounds and self.seen.ready is None:
             self._look()  # so that the counts at a stage's end needn't be interpolated
         if self.seen.stages.ready is not None and not self.wishes.ready_url:
             self._is_ready(self.engine.begun + self.seen.stages.ready, "log")
@@ -288,7 +292,8 @@ class _Session:
             self.seen.series.add(
                 Moment(
                     snapshot=snapshot,
-                    stalled_seconds=stalled_seconds(),
+                    stalled_seconds=stalled_seconds("io"),
+                    short_of_cores_seconds=stalled_seconds("cpu"),
                     device_memory_bytes=self.devices.read(),
                 )
             )
@@ -353,10 +358,10 @@ class _Session:
         self.seen.broken = tuple(one.stream for one in self.engine.passages if one.broken)
 
 
-def stalled_seconds(root: str = "/") -> float | None:
-    """Seconds in which some process of the host was stalled on input and output, since it started;
-    None on kernels without pressure stall information."""
-    content = text(under(root, "/proc/pressure/io")) or ""
+def stalled_seconds(what: str, root: str = "/") -> float | None:
+    """Seconds in which some process of the host was stalled on "io", or had to wait for a "cpu",
+    since it started; None on kernels without pressure stall information."""
+    content = text(under(root, f"/proc/pressure/{what}")) or ""
     for line in content.splitlines():
         if line.startswith("some "):
             total = line.rpartition("total=")[2]

@@ -64,8 +64,10 @@ class Stages:
 
     def feed(self, line: bytes, time: float) -> bool:
         """Whether this line bounds a stage."""
+        if self.ready is not None:
+            return False
         found = mark(line)
-        if found is None or self.ready is not None:
+        if found is None:
             return False
         if found == READY:
             self.ready = time
@@ -109,6 +111,12 @@ class Stages:
                 Stage(name=name, begin=begin, end=finish, explained=self.ready is not None)
             )
         return found
+
+
+def telling(data: bytes) -> bool:
+    """Whether some line of `data` may bound a stage: most of an engine's output needn't be looked
+    at line by line."""
+    return any(row.needle in data for row in _MARKS)
 
 
 def mark(line: bytes) -> str | None:

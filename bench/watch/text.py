@@ -99,6 +99,9 @@ def figures(counted: Mapping[str, Any]) -> str:
     )
     if counted["peak_resident_bytes"] is not None:
         parts.append(f"{format_size(counted['peak_resident_bytes'])} resident")
+    short = counted["short_of_cores_seconds"]
+    if short is not None and short > _LEAST * counted["wall_seconds"]:
+        parts.append(f"on this host something waited for a core for {short:.2f} s")
     if counted["device_memory_bytes"] is not None:
         parts.append(f"{format_size(counted['device_memory_bytes'])} on the accelerators")
     return ", ".join(parts)
