@@ -22,7 +22,7 @@ BAD = {
     "--size=0": "--size=0",
     "--size=big": "--size=big: not a size",
     "--size=-1GiB": "--size=-1GiB",
-    "--cache=hot": "--cache=hot: expected cold, warm or both",
+    "--cache=hot": "--cache=hot: expected cold, warm, both, or a list with shares",
     "--seed=x": "--seed=x: expected a whole number",
     "--loader=nope": "no such loader; there are: ",
     "--loader=": "no such loader",
