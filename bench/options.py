@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench import settings as parsing
-from bench.session import default_seed
+from bench.run_dir import default_seed
 from bench.settings import Settings, SettingsError
 from loaders.checkpoint.read import local_path
 from loaders.device.discover import find_device

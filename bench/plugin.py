@@ -29,6 +29,7 @@ from bench.phases.stage import stage_cases
 from bench.progress import Progress
 from bench.records import RECORDS, Sample, read_run
 from bench.report import render
+from bench.run_dir import check_run_dir
 from bench.session import Session
 from bench.settings import Settings, SettingsError
 from bench.storages import Place, Store, default_place, name_storages, staged_place
@@ -102,7 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     try:
         config.stash[BENCH] = Bench(config)
-        _check_run_dir(config.stash[BENCH].settings.run_dir)
+        check_run_dir(config.stash[BENCH].settings.run_dir)
     except (SettingsError, UnreadableError, OSError) as error:
         said = "\n".join(printable(line) for line in str(error).splitlines())
         raise pytest.UsageError(said) from error
@@ -117,17 +118,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", "default::pytest_benchmark.logger.PytestBenchmarkWarning"
     )
-
-
-def _check_run_dir(given: str | None) -> None:
-    """SettingsError if a run can't be put there without harm to another one."""
-    if given is None:
-        return
-    folder = Path(given)
-    if folder.exists() and not folder.is_dir():
-        raise SettingsError(f"--run-dir={given}: expected a folder, found a file there")
-    if (folder / RECORDS).exists():
-        raise SettingsError(f"--run-dir={given}: holds a run already; name a new folder")
 
 
 def _measures(config: pytest.Config) -> bool:

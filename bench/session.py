@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from bench import fio
 from bench.budget import spent
 from bench.cachestate import share_of
@@ -28,6 +26,7 @@ from bench.phases.table import PHASES
 from bench.prepare import Prepared
 from bench.probe import ceiling_options
 from bench.records import SCHEMA, CacheRecord, Sample, Seconds, Writer
+from bench.run_dir import run_folder
 from bench.sampling import Job, Timed, take
 from bench.settings import Settings
 from bench.sizes import format_size
@@ -382,21 +381,3 @@ def _memory_short(
         f"{why}: {format_size(need)} of memory needed, about "
         f"{format_size(have // step * step)} free; {instead}"
     )
-
-
-def run_folder(settings: Settings) -> Path:
-    """`--run-dir`, or `runs/<UTC time>`, which is new."""
-    if settings.run_dir is not None:
-        return Path(settings.run_dir)
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-    folder = Path("runs") / stamp
-    suffix = 2
-    while folder.exists():
-        folder = Path("runs") / f"{stamp}-{suffix}"
-        suffix += 1
-    return folder
-
-
-def default_seed() -> int:
-    """Another order in each run; recorded in its plan."""
-    return xxhash.xxh32_intdigest(str(time.time_ns()).encode())
