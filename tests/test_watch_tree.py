@@ -219,7 +219,8 @@ def test_between_looks_counts_are_interpolated() -> None:
     assert seen is not None
     assert seen.counts.minor_faults == 50 + 100
     assert seen.stalled_seconds == pytest.approx(0.5)
-    assert seen.looks == 1
+    assert seen.looks == 2
+    assert seen.busiest_cpu_seconds == pytest.approx(1.0)
 
 
 def test_spans_that_meet_add_up_to_the_whole() -> None:

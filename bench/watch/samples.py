@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bench.watch.processes import Counts
 from bench.watch.tree import Snapshot
@@ -39,8 +40,8 @@ class Moment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """What was counted between two moments. `busiest_cpu_seconds` adds up, for each look, the
-    process that used most; `blocked` is the share of looks at which some process waited for a
-    device, None if there was no look in between."""
+    process that used most; `looks` are those that tell of some of the time, `blocked` is the share
+    of them at which some process waited for a device, None if there was none."""
 
     wall_seconds: float
     counts: Counts
@@ -75,15 +76,19 @@ class Series:
             return None
         times = [moment.snapshot.time for moment in self._moments]
         first, last = _at(self._moments, times, begin), _at(self._moments, times, end)
-        inside = [
-            moment for moment, time in zip(self._moments, times, strict=True) if begin < time <= end
-        ]
+        inside: list[Moment] = []
         used: dict[str, float] = {}
-        for moment in inside:
+        for before, moment in pairwise([None, *self._moments]):
+            assert moment is not None
+            since = before.snapshot.time if before else 0.0
+            part = _overlap(since, moment.snapshot.time, begin, end)
+            if part <= 0:
+                continue
+            inside.append(moment)
+            # A look tells of the time since the look before it, whichever stage that lies in.
             name = moment.snapshot.busiest
             if name is not None:
-                used[name] = used.get(name, 0.0) + moment.snapshot.busiest_cpu_seconds
-        whole = sum(used.values())
+                used[name] = used.get(name, 0.0) + part * moment.snapshot.busiest_cpu_seconds
         counts = last.counts.minus(first.counts)
         memory = [moment.device_memory_bytes for moment in inside]
         known = [size for size in memory if size is not None]
@@ -91,8 +96,7 @@ class Series:
             wall_seconds=max(0.0, end - begin),
             counts=counts,
             busiest=max(used, key=lambda name: used[name]) if used else None,
-            # A look just after the end also saw what came after it: no more than all together.
-            busiest_cpu_seconds=min(whole, counts.cpu_seconds) if inside else counts.cpu_seconds,
+            busiest_cpu_seconds=min(sum(used.values()), counts.cpu_seconds),
             blocked=_share([moment.snapshot.blocked for moment in inside]),
             stalled_seconds=_difference(last.stalled, first.stalled),
             short_of_cores_seconds=_difference(last.short, first.short),
@@ -102,6 +106,13 @@ class Series:
             device_memory_bytes=max(known, default=None),
             looks=len(inside),
         )
+
+
+def _overlap(since: float, time: float, begin: float, end: float) -> float:
+    """The part of a look's interval (since, time] that lies in [begin, end]."""
+    if time <= since:
+        return 1.0 if begin < time <= end else 0.0
+    return max(0.0, min(time, end) - max(since, begin)) / (time - since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
