@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.explain import lines
+from bench.explain import failures, lines
 from bench.explain.build import build
 from bench.explain.lines import open_log
 from bench.explain.parse import parse
+from bench.explain.patterns import PATTERNS
 
 LOGS = Path(__file__).parent / "logs"
 ALL = sorted([*LOGS.glob("*.log"), *LOGS.glob("own/*.log")])
@@ -113,3 +114,55 @@ def test_carriage_returns_are_lines_but_are_not_counted() -> None:
     log = b"a\rb\rINFO 01-01 00:00:00 [x.py:1] Loading weights took 1.5 seconds\r\n" * 2
     assert record(log)["evidence"]["weights_seconds"] == [1]
     assert record(b"\r\n" * 9 + log)["evidence"]["weights_seconds"] == [10]
+
+
+def test_every_needle_is_of_its_pattern() -> None:
+    """A pattern whose needle isn't in its own wording would never be tried."""
+    log = b"\n".join(BYTES)
+    for pattern in PATTERNS:
+        hits = [line for line in log.splitlines() if pattern.regex.search(line.decode())]
+        assert all(pattern.needle in line for line in hits), pattern
+    assert len({pattern.needle for pattern in PATTERNS} | set(failures.NEEDLES)) < 45
+
+
+def test_lines_of_a_live_source_without_a_time_get_their_arrival(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pipe: the first line stamps 10:00:00, readiness arrives 12.5 s later without a time."""
+    pieces = [
+        (100.0, b"INFO 01-01 10:00:00 [api_server.py:1] vLLM API server version 0.9.0\n"),
+        (103.0, b"INFO 01-01 10:00:03 [core.py:1] Initializing a V1 LLM engine (v0.9.0) with "),
+        (103.25, b"config: model='m'\n"),
+        (112.5, b"INFO:     Application startup complete.\n"),
+    ]
+    now = [0.0]
+
+    def read(_: int) -> bytes:
+        if not pieces:
+            return b""
+        now[0], data = pieces.pop(0)
+        return data
+
+    monkeypatch.setattr(lines.time, "monotonic", lambda: now[0])
+    found = build(parse(read, live=True))
+    assert found.phases.startup_wall_secs == 12.25  # 3 s by the stamps, 9.25 s by arrival
+    assert found.model == "m"
+
+
+def test_a_log_without_times_has_no_wall_time_unless_it_came_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = [b"Loading model weights took 1.5 GB\n", b"Loading weights took 20 seconds\n",
+           b"Application startup complete.\n"]  # fmt: skip
+    assert record(b"".join(log))["phases"]["startup_wall_secs"] is None
+    for step, wall in ((0.001, None), (15.0, 30.0)):  # replayed at once; live
+        now, left = [0.0], list(log)
+
+        def read(
+            _: int, left: list[bytes] = left, now: list[float] = now, by: float = step
+        ) -> bytes:
+            now[0] += by
+            return left.pop(0) if left else b""
+
+        monkeypatch.setattr(lines.time, "monotonic", lambda now=now: now[0])
+        assert build(parse(read, live=True)).phases.startup_wall_secs == wall

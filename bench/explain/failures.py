@@ -14,9 +14,8 @@ Kind = Literal["profiling_failed", "pool_too_small", "bad_checkpoint", "bad_opti
 Stage = Literal["start", "weights", "profiling", "capture", "server"]
 
 NEEDLES: tuple[bytes, ...] = (
-    b"Error", b"Exception", b"error: ", b"died", b"Segmentation fault", b"Killed", b"core dumped",
-    b"Failed core proc", b"Value error", b"Input should be", b"Exit:", b"SIGKILL",
-    b"Interrupt", b"terminate called", b"failed to start",
+    b"rror", b"xception", b"died", b"Segmentation fault", b"Killed", b"core dumped", b"SIGKILL",
+    b"Input should be", b"terminate called", b"failed to start",
 )  # fmt: skip
 LATER: tuple[bytes, ...] = (
     b"EngineDeadError", b"died unexpectedly", b"Failed core proc", b"fatal error",
