@@ -45,7 +45,7 @@ def blocks_of(
     if rule.cut == "whole" or tensor.attribute in WHOLE:
         return (_whole(shape, rule.parts, everyone),)
     weight_shape = tensor.weight.shape
-    if tensor.weight is tensor.spec and tensor.attribute not in WEIGHTS and len(shape) < 2:
+    if tensor.weight is tensor.spec and tensor.attribute not in WEIGHTS:
         raise PlanError(
             f"{shown(tensor.spec.name)}: there is no {shown(tensor.module)}.weight beside it, "
             "which would say how it is cut"
