@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench.advice.findings import first_words
 from bench.findings import findings, warnings
 from bench.limits_seen import limit
 from bench.records import Run, Sample, measured
@@ -121,6 +122,8 @@ def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
             console.print()
         for sentence in said:
             console.print(_safe(f"{title} {sentence}".strip()))
+    for number, sentence in enumerate(first_words(run)):
+        console.print(_safe(sentence) if number else f"\n{_safe(sentence)}")
     console.print()
     console.print(_safe(f"Records: {run.path}. What is missing: coldload runs {run.path.parent}"))
     text = out.getvalue()

@@ -26,7 +26,8 @@ from bench.advice import (
 )
 from bench.advice.company import flags
 from bench.advice.contract import Advice, Saving, Seen, see
-from bench.advice.findings import KINDS, MOST, advise, saving_words
+from bench.advice.findings import KINDS, MOST, advise, first_words, saving_words
+from bench.advice.start import Start
 from bench.cli import main
 from bench.records import Run, Sample
 from tests.tiny_records import write_run
@@ -343,6 +344,38 @@ def test_the_command_tells_each_with_what_to_type(tmp_path: Path) -> None:
     assert finding["saving"]["bounds"] == "range"
     older = json.loads(coldload(folder, "--json", "--for", "vllm-0.9.2").stdout)
     assert older["findings"] == []
+
+
+def test_what_it_comes_to_in_a_start_of_the_engine(tmp_path: Path) -> None:
+    samples = [*times("safetensors-mmap", 1.0, **MMAP), *times("pt-threads", 2.0, threads=2)]
+    folder = write_run(tmp_path / "run", samples)
+    log = tmp_path / "start.log"
+    log.write_text(
+        "INFO 11-30 10:00:00 [api_server.py:1] vLLM API server version 0.10.0\n"
+        "INFO 11-30 10:00:30 [default_loader.py:262] Loading weights took 20.00 seconds\n"
+        "INFO 11-30 10:01:40 [api_server.py:2] Application startup complete.\n"
+    )
+    document = json.loads(coldload(folder, "--explain", log, "--json").stdout)
+    assert document["start"]["weights"] == 20.0
+    assert document["findings"][0]["in_start"] == pytest.approx(10.0)
+    assert "The same share of that start: 10.0 s" in coldload(folder, "--explain", log).output
+    log.write_text("nothing of the kind\n")
+    assert coldload(folder, "--explain", log).exit_code == 3
+    assert coldload(folder, "--explain", tmp_path / "none").exit_code == 2
+
+
+def test_the_bound_of_a_start() -> None:
+    assert "more than 20 %" in Start(weights=20.0, wall=100.0).bound()
+    assert "20.0 s: no advice" in Start(weights=20.0, wall=None).bound()
+    assert "no time for the weights" in Start(weights=None, wall=5.0).bound()
+
+
+def test_the_first_of_a_run_stand_under_its_table() -> None:
+    lines = first_words(everything())
+    assert len(lines) == 4
+    assert all(line.startswith("To do: ") for line in lines[:3])
+    assert lines[3] == "4 more, and what each costs: coldload advise runs/made-up"
+    assert first_words(made_run(*times("pt", 1.0))) == []
 
 
 def test_nothing_to_advise_says_what_may_help(tmp_path: Path) -> None:

@@ -58,3 +58,15 @@ def saving_words(saved: Saving | None) -> str:
         f"{most} {saved.seconds:.2f} s of {saved.of:.2f} s ({saved.low:.2f} to {saved.high:.2f}, "
         f"{saved.kind} of {saved.n} passes)"
     )
+
+
+def first_words(run: Run, most: int = 3) -> list[str]:
+    """What stands at the end of a run's table: a line for each of the first, what to type, and the
+    command for the rest; empty where there is nothing to advise."""
+    found = advise(run)
+    if not found:
+        return []
+    lines = [f"To do: {one.title}: {saving_words(one.saving)}: {one.do[0]}" for one in found[:most]]
+    rest = len(found) - len(lines)
+    more = f"{rest} more, and what each costs" if rest else "What each costs"
+    return [*lines, f"{more}: coldload advise {run.path.parent}"]

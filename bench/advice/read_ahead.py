@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from statistics import median
 
 from bench.advice.contract import Advice, Seen, rate_words, saving, seconds
@@ -36,7 +37,7 @@ def find(seen: Seen) -> Advice | None:
             title=f"Let the kernel read further ahead on {label}",
             seen=f"Cold on {label}: {row.title} {rate_words(row)}, while the storage gives "
             f"{median(ring.values()):.2f} GB/s; the kernel reads {ahead} KiB ahead.",
-            do=(f"echo {TO_KB} | sudo tee {path}",),
+            do=(f"echo {TO_KB} | sudo tee {quote(path)}",),
             cost="other programs that read here and there on that disk fetch more than they need; "
             "gone at the next boot unless a udev rule sets it",
             saving=saved,

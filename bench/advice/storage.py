@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from bench.advice.contract import Advice, Seen, between, rate_words
 from bench.pictures.words import named
 
@@ -18,7 +20,7 @@ def find(seen: Seen) -> Advice | None:
         return None
     here = seen.storage(fast.group.storage)
     folder = here.get("path") or here.get("mount_point")
-    where = folder or f"the folder of {fast.group.storage}"
+    where = quote(folder) if folder else "/path/on/the/faster/storage"
     return Advice(
         name="storage",
         title=f"Keep the model on {fast.group.storage}, not on {slow.group.storage}",
