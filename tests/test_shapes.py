@@ -25,6 +25,7 @@ from bench.synth.shapes import (
 
 NAMES = (
     "deepseek-v3",
+    "llama-0.85b",
     "llama-3.1-70b",
     "llama-3.1-8b",
     "mixtral-8x7b",
@@ -37,6 +38,7 @@ NAMES = (
 # itself only.
 PARAMETERS = {
     "deepseek-v3": 671_026_419_200,
+    "llama-0.85b": 852_559_872,
     "llama-3.1-70b": 70_553_706_496,
     "llama-3.1-8b": 8_030_261_248,
     "mixtral-8x7b": 46_702_792_704,
@@ -46,6 +48,7 @@ PARAMETERS = {
 }
 STORED_BYTES = {
     "deepseek-v3": 2 * 3_918_786_560 + 680_571_043_840 + 4 * 41_555_600,
+    "llama-0.85b": 1_705_119_744,
     "llama-3.1-70b": 141_107_412_992,
     "llama-3.1-8b": 16_060_522_496,
     "mixtral-8x7b": 93_405_585_408,
@@ -245,7 +248,7 @@ def test_a_faulty_shape_file_is_named(
 
 def test_datasets_holds_data_only() -> None:
     """A Python package here would hide Hugging Face's `datasets` from a run in the checkout."""
-    assert {path.suffix for path in FOLDER.iterdir()} == {".toml"}
+    assert {path.suffix for path in FOLDER.rglob("*") if path.is_file()} == {".toml"}
 
 
 @pytest.mark.parametrize(

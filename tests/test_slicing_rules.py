@@ -279,6 +279,12 @@ def test_degrees_that_an_engine_refuses(degrees, said):
         plan_rank(model_of(manifest(*decoder(experts=3, moe=6))), degrees, 0)
 
 
+@pytest.mark.parametrize("degrees", [Degrees(tp=0), Degrees(pp=-1), Degrees(dp=0), Degrees(ep=0)])
+def test_no_ranks_are_refused(degrees):
+    with pytest.raises(PlanError, match="expected 1 or more"):
+        list(plans(model_of(manifest(*decoder())), degrees))
+
+
 def test_ep_of_a_model_without_experts_is_refused():
     with pytest.raises(PlanError, match="no experts"):
         plan_rank(model_of(manifest(*decoder())), Degrees(tp=2, ep=2), 0)

@@ -242,6 +242,7 @@ def plans(
     placement: Placement = "linear",
     remainder: Remainder = "spread",
 ) -> Iterator[RankPlan]:
-    """The plan of every rank."""
+    """The plan of every rank. Errors as `plan_rank`."""
+    check_degrees(degrees, model.facts.experts)  # of no ranks, none would be checked
     for rank in range(degrees.world):
         yield plan_rank(model, degrees, rank, placement=placement, remainder=remainder)

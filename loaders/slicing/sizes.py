@@ -17,7 +17,7 @@ from loaders.checkpoint.manifest import Checkpoint, TensorSpec
 from loaders.slicing.blocks import Block, blocks_of
 from loaders.slicing.build import check_place, experts_of, layers_of, stages_of
 from loaders.slicing.model import WEIGHTS, Model, Named
-from loaders.slicing.placement import Placement, Remainder, expert_number
+from loaders.slicing.placement import Placement, Remainder, check_degrees, expert_number
 from loaders.slicing.plan import Degrees, Place
 
 PAGE: Final = 4096
@@ -206,7 +206,8 @@ def all_ranks(
     placement: Placement = "linear",
     remainder: Remainder = "spread",
 ) -> tuple[RankBytes, ...]:
-    """The bytes of every rank, in the order of ranks."""
+    """The bytes of every rank, in the order of ranks. Errors as `build.plan_rank`."""
+    check_degrees(degrees, counted.model.facts.experts)  # of no ranks, none would be checked
     return tuple(
         rank_bytes(counted, degrees, rank, placement=placement, remainder=remainder)
         for rank in range(degrees.world)
