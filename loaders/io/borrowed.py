@@ -40,11 +40,11 @@ class Shape:
 
 
 def shape_of(settings: Mapping[str, bool | int | str], threads: int) -> Shape:
-    """From a loader's options `ring_mib` (0: 64, or for `rows` two blocks for each reader),
-    `block_mib`, `pages` ("huge" or "4k"), `readers` (0: as many as `threads`) and `rows`."""
+    """From a loader's options: `ring_mib` (0: 64, or for `rows` two blocks for each reader and four
+    at least), `block_mib`, `pages` ("huge" or "4k"), `readers` (0: as many as `threads`), `rows`."""
     block = int(settings["block_mib"]) << 20
     readers = int(settings["readers"]) or threads
-    enough = 2 * readers * block if settings["rows"] else _RING
+    enough = max(2 * readers, 4) * block if settings["rows"] else _RING
     return Shape(
         ring_bytes=int(settings["ring_mib"]) << 20 or enough,
         block_bytes=block,
