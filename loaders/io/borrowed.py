@@ -40,8 +40,8 @@ class Shape:
 
 
 def shape_of(settings: Mapping[str, bool | int | str], threads: int) -> Shape:
-    """From a loader's options: `ring_mib` (0: 64, or for `rows` two blocks for each reader and four
-    at least), `block_mib`, `pages` ("huge" or "4k"), `readers` (0: as many as `threads`), `rows`."""
+    """From a loader's options: `ring_mib` (0: 64, or for `rows` two blocks a reader and four at
+    least), `block_mib`, `pages` ("huge", "4k"), `readers` (0: as many as `threads`), `rows`."""
     block = int(settings["block_mib"]) << 20
     readers = int(settings["readers"]) or threads
     enough = max(2 * readers, 4) * block if settings["rows"] else _RING
