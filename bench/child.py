@@ -20,7 +20,7 @@ import torch
 
 from bench.channel import Channel
 from bench.consume import byte_sum, warm_up
-from bench.counters import Counters, memory, read_counters, reset_peak
+from bench.counters import Meter, counters_of, memory, reset_peak
 from bench.rows import Joined
 from bench.verify import SHOWN, Kept, Reference, Seen, faults_of, shared_memory
 from loaders import registry
@@ -131,16 +131,19 @@ class Counted:
         self._channel = channel
         self._peak_reset = reset_peak()
         self._resident = memory().resident
-        self._before: Counters = read_counters()
+        self._meter = Meter()
+        self._before = self._meter.look()
 
     def wait_for_go(self) -> None:
         self._channel.send({"ready": True})
         self._channel.receive()
 
     def done(self) -> dict[str, Any]:
-        spent = read_counters().since(self._before)
+        after = self._meter.look()
         self._channel.send({"done": True})
         self._channel.receive()
+        self._meter.close()
+        spent = counters_of(after).since(counters_of(self._before))
         return {
             "counters": asdict(spent),
             "memory": {**asdict(memory()), "before": self._resident},

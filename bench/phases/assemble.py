@@ -1,0 +1,139 @@
+"""Checkpoint -> device: the stages one by one, and overlapped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from bench.cases import Case
+from bench.channel import Channel
+from bench.child import Stopwatch, manifest, prepare, reference
+from bench.phases.contract import Asked, Phase
+from bench.phases.host_to_device import args
+from bench.prepare import Prepared
+from bench.verify import SHOWN, Reference
+from bench.work import Go, Outcome, perform
+from loaders.checkpoint.manifest import Checkpoint
+from loaders.device.discover import open_device
+from loaders.device.identity import identity
+from loaders.device.pinned import PinProbe
+from loaders.io.sources import DirectSource
+from loaders.pipeline.overlap import Pipelined, PipelineOptions, Stage, run_pipeline
+
+STAGES: Mapping[str, Stage] = {"read-alone": "read", "copy-alone": "copy", "overlapped": "both"}
+READERS = 4
+BLOCK = 4 << 20
+
+
+def cases(asked: Asked) -> list[Case]:
+    """Each stage alone with the same ring and blocks, and both at once, cold."""
+    if "cold" not in asked.settings.caches:
+        return []
+    return [
+        Case(
+            phase="assemble",
+            loader=way,
+            options={"into": "tensors"},
+            cache="cold",
+            storage=label,
+            device=asked.device,
+        )
+        for label in asked.labels
+        for way in STAGES
+    ]
+
+
+def memory_bytes(case: Case, ready: Prepared) -> int:
+    return ready.checkpoint.tensor_bytes if case.device == "cpu" else 0
+
+
+def measure(
+    channel: Channel,
+    *,
+    way: str,
+    options: Mapping[str, Any],
+    threads: int,
+    device: str,
+    layout: str,
+    cores: int,
+    touch_bytes: int,
+    manifest_path: str,
+    reference_path: str,
+    probe: Mapping[str, Any] | None,
+) -> None:
+    """One sample: whole tensors, disk -> ring -> device."""
+    checkpoint = manifest(path=manifest_path)
+    prepare(touch_bytes, cores)
+    pipeline(channel, STAGES[way], checkpoint, reference(path=reference_path), device, cores, probe)
+
+
+def pipeline(
+    channel: Channel,
+    stage: Stage,
+    checkpoint: Checkpoint,
+    expected: Reference,
+    device: str,
+    cores: int,
+    probe: Mapping[str, Any] | None,
+) -> None:
+    target = open_device(device)
+    found = PinProbe(**probe) if probe is not None else None
+
+    def work(go: Go, watch: Stopwatch) -> Outcome:
+        done = run_pipeline(
+            checkpoint,
+            target,
+            PipelineOptions(
+                readers=max(READERS, cores),
+                block_bytes=BLOCK,
+                open_source=DirectSource,
+                probe=found,
+                ready=go,
+            ),
+            stage,
+        )
+        return Outcome(
+            nbytes=done.nbytes,
+            ownership="borrowed" if stage == "read" else "device",
+            notes=list(done.notes),
+            find_out=lambda: {**details(done), "device": asdict(identity(target))},
+            prove=lambda: wrong(done, expected),
+            unproved=None if stage == "both" else "one stage alone: no tensors come of it",
+            kept=done,
+        )
+
+    perform(channel, work, Stopwatch((), rest="transfer" if stage == "copy" else "read"))
+
+
+def details(done: Pipelined) -> dict[str, Any]:
+    return {
+        "copies_are": done.copies_are,
+        "simulated": done.simulated,
+        "copies": done.copies,
+        "allocate_seconds": done.allocate,
+        "pin_seconds": done.pin,
+        "device_seconds": done.device_seconds,
+        "ring_bytes": done.ring_bytes,
+        "pinned": done.pinned,
+        "pinned_got": done.pinned_got,
+    }
+
+
+def wrong(done: Pipelined, expected: Reference) -> list[str]:
+    """Tensors on the device whose bytes aren't those of the file."""
+    faults: list[str] = []
+    for name, tensor in done.tensors:
+        faults += expected.digest_faults(name, tensor.cpu())
+        if len(faults) >= SHOWN:
+            break
+    return faults
+
+
+ASSEMBLE = Phase(
+    name="assemble",
+    target="bench.phases.assemble:measure",
+    cases=cases,
+    memory_bytes=memory_bytes,
+    args=args,
+)
