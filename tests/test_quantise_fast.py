@@ -79,6 +79,12 @@ def test_compiling_is_over_before_the_first_weight(compiled: dict[str, Quantiser
         for name, quantiser in compiled.items():
             for shape in ((128, 256), (256, 512), (300, 1024), (1000, 384)):
                 same(quantiser, hard(*shape, dtype=torch.bfloat16), scheme(name))
+            buffer = torch.zeros(2, 300 * 512, dtype=torch.bfloat16)
+            for shape in ((300, 512), (160, 256)):
+                view = buffer[1, : shape[0] * shape[1]].view(shape)
+                view.copy_(hard(*shape, dtype=torch.bfloat16))
+                same(quantiser, view, scheme(name))
+                same(quantiser, view[:140], scheme(name))
 
 
 def test_a_slice_by_columns(compiled: dict[str, Quantiser]) -> None:

@@ -152,21 +152,24 @@ class Quantiser:
     def _run_kernels(self, weight: torch.Tensor, out: Output, name: str) -> torch.Tensor:
         """Fills the values; returns the largest magnitudes in the weight's dtype, which holds them
         exactly."""
+        # `data` is no view to autograd. A view's base is part of what was compiled for, so slices
+        # of a read buffer would each compile again.
+        weight, values = weight.data, out.values.data
         if self.scheme.granularity == "channel":
-            largest: torch.Tensor = self._fused(weight, out.values)
+            largest: torch.Tensor = self._fused(weight, values)
             return _finite(largest.to(self.dtype), weight, name)
         rows, columns = weight.shape
         blocked = self.scheme.granularity == "block"
         groups = (rows, columns // BLOCK, BLOCK) if blocked else (rows, 1, columns)
-        each: torch.Tensor = self._largest(weight.view(groups))
-        largest = _finite(_by_block(each) if blocked else each.amax().reshape(1), weight, name).to(
-            self.dtype
-        )
+        grouped = weight.view(groups).data
+        each: torch.Tensor = self._largest(grouped)
+        found = _by_block(each) if blocked else each.amax().reshape(1)
+        largest = _finite(found, weight, name).to(self.dtype)
         scale, _ = reference.scales(largest, self.scheme.rule)
-        spread = (
+        wide = (
             scale.repeat_interleave(BLOCK, dim=0)[:rows] if blocked else scale.expand(rows)[:, None]
         )
-        self._divided(weight.view(groups), out.values.view(groups), spread.contiguous()[:, :, None])
+        self._divided(grouped, values.view(groups).data, wide.clone().contiguous().data)
         return largest
 
     def _run_bands(self, weight: torch.Tensor, out: Output, name: str) -> torch.Tensor:

@@ -68,11 +68,11 @@ def largest_of(rule: Rule) -> Kernel:
 
 def divided(rule: Rule, dtype: torch.dtype) -> Kernel:
     """`f(weight, values, scale)`: quantises [out, groups, elements] into `values` with scales
-    [out, groups, 1]."""
+    [out, groups]."""
     quantised = _quantised(rule, dtype)
 
     def kernel(weight: torch.Tensor, values: torch.Tensor, scale: torch.Tensor) -> None:
-        values.copy_(quantised(weight.float(), scale.float()))
+        values.copy_(quantised(weight.float(), scale.float().unsqueeze(2)))
 
     return _compiled(kernel, f"divided_{rule.stored}")
 

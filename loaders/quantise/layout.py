@@ -85,16 +85,17 @@ def to_nz(matrix: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"expected an output of {(wide, high, height, width)}, got {out.shape}")
     whole_rows, whole_columns = rows // height, columns // width
     inner = matrix[: whole_rows * height, : whole_columns * width]
-    blocks = inner.unflatten(1, (whole_columns, width)).unflatten(0, (whole_rows, height))
+    # Splitting dimensions of a view is a view again, so nothing is copied twice.
+    blocks = inner.reshape(whole_rows, height, whole_columns, width)
     out[:whole_columns, :whole_rows].copy_(blocks.permute(2, 0, 1, 3))
     if columns % width:
         edge = matrix.new_zeros(high * height, width)
         edge[:rows, : columns % width] = matrix[:, whole_columns * width :]
-        out[whole_columns].copy_(edge.unflatten(0, (high, height)))
+        out[whole_columns].copy_(edge.view(high, height, width))
     if rows % height:
         edge = matrix.new_zeros(height, wide * width)
         edge[: rows % height, :columns] = matrix[whole_rows * height :]
-        out[:, whole_rows].copy_(edge.unflatten(1, (wide, width)).permute(1, 0, 2))
+        out[:, whole_rows].copy_(edge.view(height, wide, width).permute(1, 0, 2))
     return out
 
 
