@@ -82,6 +82,29 @@ LAYERS = [
         {"loaders.contract", "loaders.registry", "loaders.pipeline"},
         "transfers start from tensors, whoever loaded them",
     ),
+    *[
+        (f"loaders/slicing/{name}.py", {"torch", "loaders.io"}, "a plan is arithmetic")
+        for name in (
+            "blocks",
+            "build",
+            "config",
+            "copies",
+            "engines",
+            "errors",
+            "fetch",
+            "match",
+            "model",
+            "placement",
+            "plan",
+            "rules",
+            "sizes",
+        )
+    ],
+    (
+        "loaders/quantise/*.py",
+        {"loaders.contract", "loaders.registry", "loaders.slicing", "loaders.device"},
+        "a quantiser takes tensors, whoever loaded them",
+    ),
     ("loaders/transfer/plan.py", {"torch", "loaders"}, "which bytes go together is arithmetic"),
     ("loaders/pipeline/stages.py", {"torch", "loaders"}, "what stages tell is arithmetic"),
     *[
@@ -128,6 +151,11 @@ LAYERS = [
         (f"bench/watch/{name}.py", {"loaders", *WORKING}, "arithmetic and texts")
         for name in ("makeup", "samples", "stages", "variants")
     ],
+    (
+        "bench/phases/*.py",
+        {"pytest", "bench.session", "bench.plugin", "bench.sampling", "bench.report"},
+        "a phase knows its work, not who orders it",
+    ),
     ("bench/synth/*.py", {"pytest", "bench.session", "bench.child"}, "making isn't measuring"),
     ("bench/commands/*.py", {"pytest", "bench.plugin"}, "commands look, pytest measures"),
 ]

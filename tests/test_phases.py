@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bench.phases import host_to_device, slicing
 from bench.phases.contract import Asked
 from bench.phases.table import PHASES
+from bench.phases.task import Task
 from bench.phases.tensors import differing, load, pick, picked_bytes
 from bench.settings import parse_settings
 from loaders.checkpoint.read import open_checkpoint
@@ -158,11 +159,25 @@ def test_what_cannot_be_cut_is_a_skip_with_both_numbers(checkpoint, tmp_path: Pa
     assert "nothing in this model" in str(slicing.refuses(case, ready))
 
 
+def task(way: str) -> Task:
+    return Task(
+        way=way,
+        options={},
+        threads=2,
+        device="cpu",
+        layout="tp1",
+        cores=2,
+        touch_bytes=0,
+        manifest_path="",
+        reference_path="",
+    )
+
+
 @pytest.mark.parametrize("way", host_to_device.IN_MEMORY)
 def test_transfers_are_proved(checkpoint, way: str) -> None:
     runner = Runner()
     host = list(load(checkpoint, checkpoint.tensors).items())
-    host_to_device.transfer(runner, way, host, "cpu", 2, None)
+    host_to_device.transfer(runner, task(way), host, None)
     assert runner.heard["faults"] == []
     assert runner.heard["details"]["copies_are"] == "memory copy"
     assert runner.heard["bytes"] == checkpoint.tensor_bytes
@@ -179,7 +194,7 @@ def test_a_transfer_that_lost_bytes_fails_its_sample(
     monkeypatch.setattr(host_to_device, "WAYS", {"pageable": lossy})
     runner = Runner()
     host = list(load(checkpoint, checkpoint.tensors).items())
-    host_to_device.transfer(runner, "pageable", host, "cpu", 2, None)
+    host_to_device.transfer(runner, task("pageable"), host, None)
     assert "wrong bytes" in runner.heard["faults"][0]
 
 

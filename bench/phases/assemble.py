@@ -8,13 +8,13 @@ from typing import Any
 
 from bench.cases import Case
 from bench.channel import Channel
-from bench.child import Stopwatch, manifest, prepare, reference
+from bench.child import Stopwatch
 from bench.phases.contract import Asked, Phase
 from bench.phases.host_to_device import args
+from bench.phases.task import begin
 from bench.prepare import Prepared
 from bench.verify import SHOWN, Reference
 from bench.work import Go, Outcome, perform
-from loaders.checkpoint.manifest import Checkpoint
 from loaders.device.discover import open_device
 from loaders.device.identity import identity
 from loaders.device.pinned import PinProbe
@@ -48,57 +48,27 @@ def memory_bytes(case: Case, ready: Prepared) -> int:
     return ready.checkpoint.tensor_bytes if case.device == "cpu" else 0
 
 
-def measure(
-    channel: Channel,
-    *,
-    way: str,
-    options: Mapping[str, Any],
-    threads: int,
-    device: str,
-    layout: str,
-    cores: int,
-    touch_bytes: int,
-    manifest_path: str,
-    reference_path: str,
-    probe: Mapping[str, Any] | None,
-) -> None:
+def measure(channel: Channel, *, probe: Mapping[str, Any] | None, **given: Any) -> None:
     """One sample: whole tensors, disk -> ring -> device."""
-    checkpoint = manifest(path=manifest_path)
-    prepare(touch_bytes, cores)
-    pipeline(channel, STAGES[way], checkpoint, reference(path=reference_path), device, cores, probe)
-
-
-def pipeline(
-    channel: Channel,
-    stage: Stage,
-    checkpoint: Checkpoint,
-    expected: Reference,
-    device: str,
-    cores: int,
-    probe: Mapping[str, Any] | None,
-) -> None:
-    target = open_device(device)
-    found = PinProbe(**probe) if probe is not None else None
+    task = begin(given)
+    stage = STAGES[task.way]
+    target = open_device(task.device)
 
     def work(go: Go, watch: Stopwatch) -> Outcome:
-        done = run_pipeline(
-            checkpoint,
-            target,
-            PipelineOptions(
-                readers=max(READERS, cores),
-                block_bytes=BLOCK,
-                open_source=DirectSource,
-                probe=found,
-                ready=go,
-            ),
-            stage,
+        options = PipelineOptions(
+            readers=max(READERS, task.cores),
+            block_bytes=BLOCK,
+            open_source=DirectSource,
+            probe=PinProbe(**probe) if probe is not None else None,
+            ready=go,
         )
+        done = run_pipeline(task.checkpoint, target, options, stage)
         return Outcome(
             nbytes=done.nbytes,
             ownership="borrowed" if stage == "read" else "device",
-            notes=list(done.notes),
+            notes=[*done.notes, *target.notes],
             find_out=lambda: {**details(done), "device": asdict(identity(target))},
-            prove=lambda: wrong(done, expected),
+            prove=lambda: wrong(done, task.reference),
             unproved=None if stage == "both" else "one stage alone: no tensors come of it",
             kept=done,
         )

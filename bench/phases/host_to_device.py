@@ -11,8 +11,9 @@ import torch
 
 from bench.cases import Case
 from bench.channel import Channel
-from bench.child import Stopwatch, manifest, prepare
+from bench.child import Stopwatch
 from bench.phases.contract import Asked, Phase
+from bench.phases.task import Task, begin
 from bench.phases.tensors import ENOUGH, differing, load, pick
 from bench.prepare import Prepared
 from bench.settings import Settings
@@ -30,6 +31,9 @@ SIZES = ("4KiB", "64KiB", "1MiB", "16MiB", "256MiB", "1GiB")
 """Of the tensors, for the curve: what a copy of its own costs."""
 
 CURVE = ("pageable", "pinned")
+IN_FLIGHT = 4
+"""Slots of the ring beyond one for each thread that packs: their copies are under way."""
+
 MOST = 4096
 """Tensors of one size in a sample of the curve."""
 
@@ -61,36 +65,21 @@ def memory_bytes(case: Case, ready: Prepared) -> int:
     return 3 * max(min(ENOUGH, ready.checkpoint.tensor_bytes), each)
 
 
-def measure(
-    channel: Channel,
-    *,
-    way: str,
-    options: Mapping[str, Any],
-    threads: int,
-    device: str,
-    layout: str,
-    cores: int,
-    touch_bytes: int,
-    manifest_path: str,
-    reference_path: str,
-    probe: Mapping[str, Any] | None,
-) -> None:
+def measure(channel: Channel, *, probe: Mapping[str, Any] | None, **given: Any) -> None:
     """One sample of a transfer."""
-    checkpoint = manifest(path=manifest_path)
-    prepare(touch_bytes, cores)
-    specs = pick(checkpoint, ENOUGH)
-    if way == "mapped":
+    task = begin(given)
+    specs = pick(task.checkpoint, ENOUGH)
+    if task.way == "mapped":
         names = {spec.name for spec in specs}
-        with mapped_tensors(checkpoint) as mapped:
+        with mapped_tensors(task.checkpoint) as mapped:
             host = [(name, tensor) for name, tensor in mapped if name in names]
-            transfer(channel, way, host, device, cores, None)
+            transfer(channel, task, host, None)
             host.clear()
             mapped.clear()
-    elif "each" in options:
-        host = of_one_size(parse_size(str(options["each"])))
-        transfer(channel, way, host, device, cores, probe)
+    elif "each" in task.options:
+        transfer(channel, task, of_one_size(parse_size(str(task.options["each"]))), probe)
     else:
-        transfer(channel, way, list(load(checkpoint, specs).items()), device, cores, probe)
+        transfer(channel, task, list(load(task.checkpoint, specs).items()), probe)
 
 
 def args(case: Case, settings: Settings) -> dict[str, Any]:
@@ -112,24 +101,20 @@ def of_one_size(nbytes: int) -> list[tuple[str, torch.Tensor]]:
 
 
 def transfer(
-    channel: Channel,
-    way: str,
-    host: HostTensors,
-    device: str,
-    cores: int,
-    probe: Mapping[str, Any] | None,
+    channel: Channel, task: Task, host: HostTensors, probe: Mapping[str, Any] | None
 ) -> None:
     """Copies, with the clock from the first copy until the device was synchronised."""
-    target = open_device(device)
+    target = open_device(task.device)
     found = PinProbe(**probe) if probe is not None else None
 
     def work(go: Go, watch: Stopwatch) -> Outcome:
-        options = Options(packers=max(1, cores - 1), probe=found, ready=go)
-        done = WAYS[way](target, host, options)
+        packers = task.cores  # on a fast link one packing thread would be the limit
+        options = Options(packers=packers, slots=packers + IN_FLIGHT, probe=found, ready=go)
+        done = WAYS[task.way](target, host, options)
         return Outcome(
             nbytes=done.nbytes,
             ownership="device",
-            notes=list(done.notes),
+            notes=[*done.notes, *target.notes],
             find_out=lambda: details(done, asdict(identity(target))),
             prove=lambda: wrong(done, host),
             kept=done,

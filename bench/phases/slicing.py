@@ -10,8 +10,9 @@ import torch
 
 from bench.cases import Case
 from bench.channel import Channel
-from bench.child import Stopwatch, manifest, prepare
+from bench.child import Stopwatch
 from bench.phases.contract import Asked, Phase
+from bench.phases.task import begin
 from bench.phases.tensors import ENOUGH, differing, load, picked_bytes
 from bench.prepare import Prepared
 from bench.settings import Settings
@@ -129,27 +130,15 @@ def memory_bytes(case: Case, ready: Prepared) -> int:
     return kept + (ready.checkpoint.tensor_bytes if case.loader == "read-all" else 0)
 
 
-def measure(
-    channel: Channel,
-    *,
-    way: str,
-    options: Mapping[str, Any],
-    threads: int,
-    device: str,
-    layout: str,
-    cores: int,
-    touch_bytes: int,
-    manifest_path: str,
-    reference_path: str,
-) -> None:
+def measure(channel: Channel, **given: Any) -> None:
     """One sample of slicing."""
-    checkpoint = manifest(path=manifest_path)
-    prepare(touch_bytes, cores)
-    if "rule" in options:
-        parameters = enough(all_ranks(checkpoint, layout, options["rule"]), ENOUGH)
-        in_memory(channel, way, checkpoint, parameters, cores)
+    task = begin(given)
+    checkpoint = task.checkpoint
+    if "rule" in task.options:
+        parameters = enough(all_ranks(checkpoint, task.layout, task.options["rule"]), ENOUGH)
+        in_memory(channel, task.way, checkpoint, parameters, task.cores)
     else:
-        from_files(channel, way, checkpoint, planned(checkpoint, layout), cores)
+        from_files(channel, task.way, checkpoint, planned(checkpoint, task.layout), task.cores)
 
 
 def targets_of(parameters: list[Parameter], cores: int) -> list[torch.Tensor]:
