@@ -52,7 +52,7 @@ class SafetensorsPrefetch(Loader):
         stop = Event()
         block = int(self.settings["block_mib"]) << 20
         pool = ThreadPoolExecutor(max_workers=self.threads, thread_name_prefix="prefetch")
-        reads = [pool.submit(_read_away, file.path, block, stop) for file in checkpoint.files]
+        reads = [pool.submit(read_away, file.path, block, stop) for file in checkpoint.files]
         try:
             yield from map_tensors(checkpoint, stamp)
         finally:
@@ -68,7 +68,7 @@ class SafetensorsPrefetch(Loader):
                 self.note(f"prefetch failed: {error}")
 
 
-def _read_away(path: str, block: int, stop: Event) -> None:
+def read_away(path: str, block: int, stop: Event) -> None:
     scratch = bytearray(block)
     position = 0
     with OpenFile(path) as file:

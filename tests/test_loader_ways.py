@@ -178,7 +178,7 @@ def test_c76_prefetch_stays_within_the_memory_limit(
     root = fake_root(tmp_path / "root", v2=limit)
     monkeypatch.setattr("loaders.safetensors_prefetch.available", lambda: memory.available(root))
     started = threading.Event()
-    monkeypatch.setattr("loaders.safetensors_prefetch._read_away", lambda *_: started.set())
+    monkeypatch.setattr("loaders.safetensors_prefetch.read_away", lambda *_: started.set())
     loader = SafetensorsPrefetch(2)
     iterator = loader.load(large, Stamps())
     next(iterator)
@@ -251,7 +251,7 @@ def test_prefetch_failures_are_noted_and_not_fatal(
         refused.set()
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("loaders.safetensors_prefetch._read_away", refuse)
+    monkeypatch.setattr("loaders.safetensors_prefetch.read_away", refuse)
     checkpoint = many_shards(tmp_path, count=2)
     loader = SafetensorsPrefetch(2)
     iterator = loader.load(checkpoint, Stamps())
