@@ -61,6 +61,24 @@ class StorageRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """What went on on the whole host while the sample was timed, the sample's own part included:
+    bytes of the storage's disk, seconds of all processors (at work; given to others by a
+    hypervisor), seconds in which some task waited (Linux's pressure figures), and the load of the
+    last minute. Null where the kernel doesn't tell."""
+
+    disk: str | None = None
+    disk_read_bytes: int | None = None
+    disk_written_bytes: int | None = None
+    cpu_seconds: float | None = None
+    stolen_seconds: float | None = None
+    io_pressure_seconds: float | None = None
+    cpu_pressure_seconds: float | None = None
+    memory_pressure_seconds: float | None = None
+    load: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One contestant in one pass. `bytes` are payload bytes that arrived. `peak_rss_bytes` is the
     child's high-water mark and `rss_before_bytes` what it held before, so that their difference is
@@ -99,6 +117,7 @@ class Sample:
     ownership: str | None = None
     verified: bool | None = None
     verified_reason: str | None = None
+    company: Company | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -115,6 +134,8 @@ def sample_from_json(line: Mapping[str, Any]) -> Sample:
     body["cache"] = CacheRecord(**_known(CacheRecord, line["cache"]))
     storage = line["storage"]
     body["storage"] = StorageRecord(**_known(StorageRecord, storage)) if storage else None
+    company = line.get("company")  # older runs have none
+    body["company"] = Company(**_known(Company, company)) if company else None
     return Sample(**body)
 
 

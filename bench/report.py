@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench.advice.company import others_at_work
 from bench.advice.findings import first_words
 from bench.findings import findings, warnings
 from bench.limits_seen import limit
@@ -117,7 +118,8 @@ def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
     if tested is not None:
         console.print()
         console.print(tested)
-    for title, said in (("", findings(run, made)), ("Note:", warnings(run, made))):
+    doubts = [*others_at_work(run), *warnings(run, made)]
+    for title, said in (("", findings(run, made)), ("Note:", doubts)):
         if said:
             console.print()
         for sentence in said:

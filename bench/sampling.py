@@ -19,7 +19,8 @@ from bench.children import Child, ChildError, Server
 from bench.deviceread import group_read_bytes
 from bench.pagecache import drop_caches, evict, fill_partly, warm
 from bench.prepare import Prepared
-from bench.records import CacheRecord, Sample, Seconds
+from bench.records import CacheRecord, Company, Sample, Seconds
+from bench.surroundings import Surroundings, company
 from loaders.system.residency import UNKNOWN, Residency
 
 AGREE_SECONDS = 0.002
@@ -51,6 +52,7 @@ class Job:
     synthetic: bool = False
     proves: bool = False
     tuned: Mapping[str, Any] = field(default_factory=dict)
+    surroundings: Surroundings | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class Heard:
     resident_after: float | None = None
     group_fetched: int | None = None
     runner_seconds: float = 0.0
+    company: Company | None = None
     report: dict[str, Any] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -115,7 +118,7 @@ def _hear(server: Server, job: Job, timed: Timed) -> Heard:
         if paths and job.case.cache != "none":
             heard.resident = _resident(job, paths)
         before = group_read_bytes()
-        timed(lambda: _go(child, job.timeout, heard))
+        timed(lambda: _go(child, job, heard))
         after = group_read_bytes()
         if before is not None and after is not None:
             heard.group_fetched = after - before
@@ -129,12 +132,20 @@ def _hear(server: Server, job: Job, timed: Timed) -> Heard:
     return heard
 
 
-def _go(child: Child, timeout: float, heard: Heard) -> None:
+def _go(child: Child, job: Job, heard: Heard) -> None:
+    """The timed region: between the looks at the host, which are part of neither clock. The child
+    waits for `stopped` before it proves anything."""
+    around = job.surroundings
+    before = around.look() if around is not None else None
     began = time.perf_counter()
     child.tell({"go": True})
-    child.hear(timeout)
+    child.hear(job.timeout)
     heard.runner_seconds = time.perf_counter() - began
+    after = around.look() if around is not None else None
     child.tell({"stopped": True})
+    if before is not None and after is not None:
+        storage = job.blank.storage
+        heard.company = company(before, after, storage.device if storage else None)
 
 
 def _resident(job: Job, paths: list[Path]) -> float | None:
@@ -199,6 +210,7 @@ def _sample(job: Job, heard: Heard) -> Sample:
         rss_file_bytes=memory["file"],
         ownership=report["ownership"],
         **_verdict(job, heard),
+        company=heard.company,
         details={
             **report.get("details", {}),
             **{name: value for name, value in extra.items() if value},

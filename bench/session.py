@@ -32,6 +32,7 @@ from bench.settings import Settings
 from bench.sizes import format_size
 from bench.staging import remove_new
 from bench.storages import Place, Storage, Store
+from bench.surroundings import Surroundings
 from loaders import registry
 from loaders.contract import Loader, OptionValue
 from loaders.store.address import HTTP, masked
@@ -71,6 +72,7 @@ class Session:
             self.writer.close()
             self._tidy()
             raise
+        self.surroundings = Surroundings()
         self.work = self.run_dir / WORK
         self.work.mkdir(exist_ok=True)
         self._ground: Ground | None = None
@@ -155,6 +157,7 @@ class Session:
 
     def close(self) -> None:
         self.server.close()
+        self.surroundings.close()
         self.writer.close()
         shutil.rmtree(self.work, ignore_errors=True)
         for place in self.storages.values():
@@ -308,6 +311,7 @@ class Session:
             synthetic=synthetic,
             proves=case.phase in PHASES,
             tuned=tuned,
+            surroundings=self.surroundings,
         )
 
     def _tuned(self, case: Case, cls: type[Loader]) -> dict[str, OptionValue]:
