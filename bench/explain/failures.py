@@ -65,8 +65,11 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
      r"Quantization method specified|only supported on GPUs with compute|Input should be|"
      r"not (?:a )?supported (?:for|by|quantization|dtype)|Cannot use .* (?:with|together)|"
      r"is not a local folder and is not a valid model|Invalid repository ID|RepositoryNotFound|"
-     r"HFValidationError|world size .* (?:larger|greater|exceeds)|data type .* unknown|"
-     r"[Uu]nknown dtype"),
+     r"HFValidationError|[Ww]orld size .* (?:larger|greater|exceeds)|data type .* unknown|"
+     r"[Uu]nknown (?:dtype|load.format)|required GPUs exceeds|greater than the number of experts|"
+     r"num_threads must be|extra config is not supported|unexpected keyword argument|"
+     r"Incorrect path_or_model_id|gpu_memory_utilization must be|"
+     r"max_num_batched_tokens .*(?:smaller|less) than"),
     ("bad_checkpoint", r"SafetensorError|HeaderTooLarge|header|MetadataIncomplete|incomplete "
      r"metadata|not fully covered|[Cc]annot find any model weights|referenced in index but missing|"
      r"not initialized from checkpoint|Missing keys?\b|[Uu]nexpected key|size mismatch|"
@@ -74,10 +77,16 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
      r"Could not find checkpoint files|shape.*mismatch|mismatch.*shape|checkpoint (?:is )?corrupt|"
      r"does not appear to have (?:a file|files) named|Ran out of input|failed finding central dir|"
      r"[Bb]ad magic number|loaded_weight|is not (?:a )?valid (?:JSON|safetensors)|"
-     r"JSONDecodeError|No safetensors"),
+     r"JSONDecodeError|No safetensors|unexpected EOF|might be corrupted|Unable to load weights|"
+     r"Unrecognized model in|Error no file named|"
+     r"\b(?:FileNotFound|OS|IO)Error: .*\.(?:safetensors|bin|pt|pth|index\.json)\b"),
 )  # fmt: skip
 KINDS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
 _PROFILING = "Error in memory profiling"
+_UNEXPECTED = re.compile(
+    r"(?:\w+\.)*(?:KeyError|AssertionError|IndexError)\b|"
+    r"RuntimeError: .*(?:must match the size|exceeds dimension size|shape '.*' is invalid)"
+)
 _MEMORY = re.compile(r"out of memory|OutOfMemory|OOM")
 
 
@@ -174,8 +183,10 @@ def kind_of(text: str, stage: Stage) -> Kind:
             return kind
     if _MEMORY.search(text):
         return "profiling_failed" if stage == "profiling" else "other"
-    if stage == "weights" and re.match(r"(?:\w+\.)*(?:KeyError|AssertionError|IndexError)\b", text):
+    if stage == "weights" and _UNEXPECTED.match(text):
         return "bad_checkpoint"  # a name or a shape that the model's loader didn't expect
+    if stage == "start" and re.match(r"(?:Value|Type)Error: (?!Free memory)", text):
+        return "bad_option"  # nothing was opened yet: what it refuses is what it was told
     return "other"
 
 

@@ -3,7 +3,9 @@ one are taken apart, so that a log of gigabytes costs a search."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from bench.explain import failures
 from bench.explain.lines import LONGEST, Block, blocks
@@ -13,7 +15,10 @@ from bench.explain.state import Event, Moment, State
 
 _FAILURE = -1
 _STAMP_SEARCH = 2000
-"""Lines without a time that are looked through, from a block's either end, for one with a time."""
+"""Places with a colon that are looked at, from a block's either end, for a time of day."""
+_STAMP_LINES = 50
+"""Lines with such a time that are taken apart: what looks like one may be a bar's."""
+_TIME_OF_DAY = re.compile(rb"\d\d:\d\d:\d\d")
 
 _PROGRESS = frozenset({
     "load_begin", "weights_took", "weights_size", "model_took", "load_total", "available",
@@ -58,7 +63,7 @@ def fold(state: State, block: Block) -> None:
 def _feed(state: State, block: Block, text: bytes) -> int:
     """Takes a block's telling lines in. Returns where the rest begins once the engine is ready."""
     if state.first is None or state.first.engine is state.first.container is None:
-        for start, end in _forward(text):
+        for start, end in islice(_forward(text), _STAMP_LINES):
             if _stamped(line := split(text[start:end])):
                 state.saw(line, _number(block, start), block.arrived)
                 break
@@ -201,7 +206,7 @@ def _look_later(state: State, block: Block, text: bytes, start: int) -> None:
 
 def _see_last(state: State, block: Block, text: bytes, end: int) -> None:
     """Sees the last line before `end` that has a time: none of the telling ones need be it."""
-    for begin, stop in _backward(text, end):
+    for begin, stop in islice(_backward(text, end), _STAMP_LINES):
         if _stamped(line := split(text[begin:stop])):
             state.saw(line, _number(block, begin), block.arrived)
             return
@@ -216,20 +221,35 @@ def _number(block: Block, at: int) -> int:
 
 
 def _forward(text: bytes) -> Iterator[tuple[int, int]]:
-    start = 0
+    """Lines that hold a time of day, from the first one on."""
+    at = 0
     for _ in range(_STAMP_SEARCH):
-        end = text.find(b"\n", start)
-        stop = len(text) if end < 0 else end
-        yield start, min(stop, start + LONGEST)
-        if end < 0:
+        at = text.find(b":", at)
+        if at < 0:
             return
-        start = end + 1
+        if _TIME_OF_DAY.match(text, max(0, at - 2)):
+            start, stop = _line_around(text, at, len(text))
+            yield start, stop
+            at = text.find(b"\n", at)
+            if at < 0:
+                return
+        at += 1
 
 
 def _backward(text: bytes, end: int) -> Iterator[tuple[int, int]]:
+    """Lines that hold a time of day, from the last one before `end` on."""
+    at = end
     for _ in range(_STAMP_SEARCH):
-        if end <= 0:
+        at = text.rfind(b":", 0, at)
+        if at < 0:
             return
-        start = text.rfind(b"\n", 0, end) + 1
-        yield start, min(end, start + LONGEST)
-        end = start - 1
+        if _TIME_OF_DAY.match(text, max(0, at - 5)):
+            start, stop = _line_around(text, at, end)
+            yield start, stop
+            at = start
+
+
+def _line_around(text: bytes, at: int, end: int) -> tuple[int, int]:
+    start = text.rfind(b"\n", 0, at) + 1
+    stop = text.find(b"\n", at, end)
+    return start, min(end if stop < 0 else stop, start + LONGEST)

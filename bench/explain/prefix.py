@@ -34,7 +34,7 @@ _AFTER_TIME = re.compile(
     rf"(?:\s*(?:[-|:]\s+)?\[?(?P<level>{_LEVEL})\]?(?=[\s\]:|-]|$)|\s+[-|]\s+[\w.:<>-]+(?=\s+[-|]\s))"
 )
 _AROUND = re.compile(
-    r"\[pod/[^\]\s]+\]\s|[|│]\s|\[\d+,\d+\]<std\w+>:\s?|[\w.-]+\s+\|\s|\.+(?=[A-Z(\[])|[^\S\n]+"
+    r"\[pod/[^\]\s]+\]\s|\[rank\d+\]:\s?|[|│]\s|\[\d+,\d+\]<std\w+>:\s?|[\w.-]+\s+\|\s|\.+(?=[A-Z(\[])|[^\S\n]+"
 )
 _GROUP = re.compile(
     r"\((?P<name>[A-Za-z][\w. =-]{0,60}?)?\s?pid=(?P<pid>\d+)(?:,\s*ip=(?P<ip>[\w.:]+))?\)\s?"
