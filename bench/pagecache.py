@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from loaders.system.residency import UNKNOWN, Residency
 
 _BLOCK = 8 << 20
 _CHUNK = 256 << 20  # what one thread reads of a file before it takes the next piece of work
+_IN_FLIGHT = 0.05  # seconds: longer than a read takes
+FOLIO = 8 << 20
+"""Bytes: no folio of the page cache is larger, with pages of 4 KiB."""
+
 # Dirty pages that can't be written out here because nothing can be: no reason to stop.
 _NOTHING_TO_SYNC = frozenset({errno.EROFS, errno.EINVAL, errno.EBADF, errno.ENOSYS})
 
@@ -131,17 +136,60 @@ def warm(
 
 
 def fill_partly(paths: Sequence[Path], fraction: float, stretch: int) -> None:
-    """Reads the first `fraction` of every `stretch` bytes of each file into the page cache, and
-    nothing beside it; what is there already stays, so evict first. OSError."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+    """Makes the first `fraction` of every `stretch` bytes of each file resident, and nothing beside
+    it; evict first, since what is there already may stay. OSError.
+
+    As an ordinary reader would have left it: what the kernel read ahead of a stream lies in large
+    folios, which are copied twice as fast as single pages are. It reads too far, which is dropped
+    again; large folios only whole, so that the rests beside multiples of FOLIO are read page by
+    page.
+    """
+    ranges = {path: stretches(path.stat().st_size, fraction, stretch) for path in paths}
+    for path, found in ranges.items():
+        with _opened(path) as descriptor:
+            for start, end in _cores(found):
+                _read_range(descriptor, start, end)
+    for pause in (0.0, _IN_FLIGHT):  # what is being read ahead right now can't be dropped yet
+        time.sleep(pause)
+        for path, found in ranges.items():
+            with _opened(path) as descriptor:
+                for start, end in _between(_cores(found), path.stat().st_size):
+                    os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+    for path, found in ranges.items():
+        with _opened(path) as descriptor:
             # The kernel reads ahead of what looks like a stream, unless it is told otherwise.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-            for start, end in stretches(path.stat().st_size, fraction, stretch):
-                _read_range(descriptor, start, end)
-        finally:
-            os.close(descriptor)
+            for start, end in found:
+                first, last = _core(start, end) or (end, end)
+                _read_range(descriptor, start, first)
+                _read_range(descriptor, last, end)
+
+
+def _cores(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [core for start, end in ranges if (core := _core(start, end)) is not None]
+
+
+def _core(start: int, end: int) -> tuple[int, int] | None:
+    """What of a range lies between multiples of FOLIO."""
+    first, last = -(-start // FOLIO) * FOLIO, end // FOLIO * FOLIO
+    return (first, last) if first < last else None
+
+
+def _between(ranges: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
+    """The rest of a file of `size` bytes."""
+    edges = [0, *(edge for pair in ranges for edge in pair), size]
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        if start < end:
+            yield start, end
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def stretches(size: int, fraction: float, stretch: int) -> list[tuple[int, int]]:

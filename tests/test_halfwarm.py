@@ -67,6 +67,26 @@ def test_exactly_that_share_is_resident(tmp_path: Path, part: float, stretch: in
     assert abs(found - part) < 0.005
 
 
+def test_large_stretches_are_read_as_a_stream_and_what_came_too_much_is_dropped(
+    tmp_path: Path,
+) -> None:
+    """Whole folios and single pages together are that share, wherever it begins and ends."""
+    path = tmp_path / "a"
+    path.write_bytes(os.urandom(4 << 20) * 17 + b"end")
+    residency = choose_method(path)
+    if residency.measure is None or evict([path], residency).remaining != 0:
+        pytest.skip("what is in the page cache can't be told, or emptied, here")
+    for part, stretch in ((0.5, 32 * MIB), (0.7, 40 * MIB), (0.3, 1 << 30)):
+        evict([path], residency)
+        fill_partly([path], part, stretch)
+        fd = os.open(path, os.O_RDONLY)
+        for start, end in stretches(path.stat().st_size, part, stretch):
+            assert residency.measure(fd, start, end - start) >= end - start
+        os.close(fd)
+        found = residency.resident_fraction([path])
+        assert found == pytest.approx(part, abs=0.001)
+
+
 @pytest.mark.parametrize("resident", [0.0, 0.5, 1.0])
 def test_a_share_is_mixed_whatever_was_found(resident: float) -> None:
     """Never cold or warm: it would be averaged with those."""
