@@ -8,7 +8,7 @@ and beside it
                 unexplained}
     diagnosis   a list of {code, text, evidence, next_step}
     savings     a list of {remedy, touches, at_most, expected, cost}
-    isolation, model_fit, rates, fleet    where asked for
+    isolation, model_fit, rates (or rates_reason: why there are none), fleet    where asked for
 or {log, error} for a log that has no engine lines or can't be read.
 """
 
@@ -166,6 +166,8 @@ def _explain(
     start = build(state, settings)
     rates = measured_rates(run_folder, state, start) if run_folder else None
     found, times = document(path, state, start, checkpoint=checkpoint, rates=rates, replicas=fleet)
+    if run_folder and rates is None:
+        found["rates_reason"] = f"{run_folder} has no cold reads that were seen to be cold"
     if others:
         found["isolation"] = [isolate(start, other, way).to_json() for way, other in others.items()]
     return found, start, times

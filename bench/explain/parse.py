@@ -14,7 +14,7 @@ from bench.explain.prefix import Line, split
 from bench.explain.state import Event, Moment, State
 
 _FAILURE = -1
-_STAMP_SEARCH = 2000
+_STAMP_SEARCH = 500
 """Places with a colon that are looked at, from a block's either end, for a time of day."""
 _STAMP_LINES = 50
 """Lines with such a time that are taken apart: what looks like one may be a bar's."""

@@ -54,7 +54,7 @@ def savings(
                expected=_storage(read, nbytes, rates),
                cost="hardware; no gain where page faults and copies are the limit"),
         Saving(remedy="more threads, or another load path", touches="reading and copying",
-               at_most=read, expected=_path(read, rates),
+               at_most=read, expected=_path(read, nbytes, rates),
                cost="CPU and memory during the start"),
         Saving(remedy="snapshot (sharded_state)", touches="the weights stage",
                at_most=None if dummy else load, expected=None,
@@ -94,17 +94,21 @@ def _settings(
 
 
 def _storage(read: float | None, nbytes: float | None, rates: Rates | None) -> float | None:
-    """Saved if the weights arrived at the best measured rate: the rest of the stage is reading."""
+    """The reading itself, at the rate that the engine's own way was measured with: storage that
+    costs no time at all saves that much. What the stage takes beyond it isn't reading."""
+    if read is None or not nbytes or rates is None or not rates.current:
+        return None
+    return min(read, round(nbytes / 1e9 / rates.current, 3))
+
+
+def _path(read: float | None, nbytes: float | None, rates: Rates | None) -> float | None:
+    """What the best way takes less than the engine's own for the same bytes, by the measured rates;
+    without a rate of its own way, all that the stage takes longer than the best one."""
     if read is None or not nbytes or rates is None or rates.best <= 0:
         return None
-    return round(max(0.0, read - nbytes / 1e9 / rates.best), 3)
-
-
-def _path(read: float | None, rates: Rates | None) -> float | None:
-    """Saved if the stage shrank as the measured rates of the two ways differ."""
-    if read is None or rates is None or not rates.current or rates.best <= rates.current:
-        return 0.0 if read is not None and rates and rates.current else None
-    return round(read * (1 - rates.current / rates.best), 3)
+    best = nbytes / 1e9 / rates.best
+    now = nbytes / 1e9 / rates.current if rates.current else read
+    return min(read, round(max(0.0, now - best), 3))
 
 
 def _half(record: ColdStart, read: float | None) -> float | None:

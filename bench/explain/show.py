@@ -44,6 +44,8 @@ def show(out: Console, document: dict[str, Any]) -> None:
         line("what would it save, of one start", "bold")
         for number, text in enumerate(told):
             line(f"  {text}", "" if number else "dim")
+    if reason := document.get("rates_reason"):
+        line(f"  nothing is expected: {reason}")
     if rates := document.get("rates"):
         current = (
             f", {rates['current_name']} {rates['current']:.2f} GB/s"
@@ -52,7 +54,7 @@ def show(out: Console, document: dict[str, Any]) -> None:
         )
         line(
             f"  expected: by {rates['run']}: {rates['best_name']} {rates['best']:.2f} GB/s"
-            f"{current}, cold, one process; assumes that reading is all that the stage does"
+            f"{current}, cold, one process; what the stage takes beyond that rate isn't reading"
         )
     if found := document.get("fleet"):
         for text in _fleet(found):
