@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 from bench.leftovers import held, partial_of
-from bench.prepare import check_space
+from bench.prepare import Prepared, check_space
 from loaders import registry
 from loaders.checkpoint.manifest import Checkpoint
+from loaders.checkpoint.read import open_checkpoint
 from loaders.checkpoint.tensorizer_file import TENSORS
 from loaders.contract import Loader
 from loaders.safetensors_mmap import SafetensorsMmap
@@ -50,6 +52,33 @@ def convert_to_tensorizer(source: Checkpoint, dest: Path) -> Path:
             partial.rename(dest)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    return dest
+
+
+def convert_to_snapshot(ready: Prepared, dest: Path, progress: Callable[[int, int], None]) -> Path:
+    """The folder `dest` with the snapshot of one rank that holds all; made now unless it is there
+    already.
+
+    ConvertError if it can't be made of this model, or what is there was made from another one;
+    MakeError if there is no room.
+    """
+    # Imported here: whoever converts nothing needs neither torch's compiler nor rules.
+    from bench.snapshot.make import Request, make_snapshot
+    from loaders.slicing.errors import PlanError
+    from loaders.snapshot.digests import content_of
+    from loaders.snapshot.errors import StateError
+
+    source, known = ready.checkpoint, ready.reference.digests
+    if dest.exists():
+        facts = open_checkpoint(dest, format="snapshot").facts
+        if facts is None or facts["source"]["content"] != content_of(known):
+            raise ConvertError(f"{dest}: made from other bytes; delete it, it will be made again")
+        return dest
+    name = Path(source.root).name
+    try:
+        make_snapshot(source, dest, Request(), name=name, progress=progress, known=known)
+    except (PlanError, StateError) as error:
+        raise ConvertError(f"no snapshot can be made: {error}") from error
     return dest
 
 

@@ -20,6 +20,7 @@ from bench.phrases import against, threads, where
 from bench.records import Run, Sample, measured
 from bench.remote_limits import explain, fetched
 from bench.sizes import format_size
+from bench.snapshot_pays import snapshot_pays
 from bench.staged import staging_pays
 from bench.stats import BOOTSTRAP_FROM
 from bench.summary import ByPass, Group, Row, ceilings, groups, noise, rate_of, ratio, title_of
@@ -42,6 +43,7 @@ def findings(run: Run, made: Sequence[Row]) -> list[str]:
         *blind_to_the_cache(made),
         *device_bytes(made),
         *staging_pays(run, made),
+        *snapshot_pays(run, made),
         *storages_compared(made),
         *from_stores(run),
         *noise_of_the_run(made),

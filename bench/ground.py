@@ -10,7 +10,7 @@ from bench.prepare import Prepared
 from loaders import registry
 from loaders.checkpoint.manifest import Format
 
-FORMATS: tuple[Format, ...] = ("safetensors", "pt", "npcache", "tensorizer")
+FORMATS: tuple[Format, ...] = ("safetensors", "pt", "npcache", "tensorizer", "snapshot")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,13 +18,14 @@ import xxhash
 from bench import budget
 from bench.cases import BY_LOADER, Case
 from bench.children import ChildError, Server
-from bench.convert import ConvertError, convert_to_tensorizer
+from bench.convert import ConvertError, convert_to_snapshot, convert_to_tensorizer
 from bench.cores import effective_cores
 from bench.ground import FORMATS, Ground
 from bench.leftovers import remove_leftovers
 from bench.limits import LimitError
 from bench.matrix import store_threads
 from bench.prepare import (
+    Prepared,
     PrepareError,
     check_space,
     copy_model,
@@ -56,6 +57,9 @@ from loaders.store.address import file_name, masked
 
 LOOK_TIMEOUT = 300.0
 SMOKE_FILE_BYTES = 32 << 20
+
+OWN_FORMATS: tuple[Format, ...] = ("tensorizer", "snapshot")
+"""Each read by the loader of the same name and no other."""
 
 Say = Callable[[str], None]
 
@@ -116,6 +120,9 @@ def lay_shape(shape: str, means: Means) -> Ground:
                 source = ground.prepared[storage.label, "safetensors"].checkpoint
                 progress(0, 1)
                 made = convert_to_tensorizer(source, folder / name)
+            elif name == "snapshot":
+                ready = ground.prepared[storage.label, "safetensors"]
+                made = convert_to_snapshot(ready, folder / name, progress)
             else:
                 made = make_shape(folder, shape, ground.size, name, progress)
             means.say(f"reading the reference of {what}")
@@ -210,8 +217,9 @@ def _lay_on(storage: Storage, folder: Path, means: Means, ground: Ground) -> Non
     ready = prepare(folder, means.work, f"{storage.label}-model", ground.main)
     ground.notes += _elsewhere(ready.checkpoint, storage)
     ground.prepared[storage.label, ground.main] = ready
-    if any(choice.name == "tensorizer" for choice in means.settings.loaders):
-        _convert(ready.checkpoint, storage, means, ground)
+    for form in OWN_FORMATS:
+        if form != ground.main and any(choice.name == form for choice in means.settings.loaders):
+            _convert(ready, form, storage, means, ground)
     largest = max(ready.checkpoint.files, key=lambda file: file.size)
     means.say(f"first look at {storage.label} ({storage.path})")
     ground.looks[storage.label] = _look(Path(largest.path), means.server)
@@ -238,15 +246,22 @@ def _expect(
     _finish(ground, means.folders, checkpoint)
 
 
-def _convert(source: Checkpoint, storage: Storage, means: Means, ground: Ground) -> None:
-    """A real model in tensorizer's format, as large as the model: only where its loader is asked
-    for by name."""
+def _convert(
+    source: Prepared, form: Format, storage: Storage, means: Means, ground: Ground
+) -> None:
+    """A real model in the format of a loader that reads no other, as large as the model: only where
+    that loader is asked for by name."""
     make_room(storage)
-    means.say(f"converting for tensorizer on {storage.label}")
-    dest = storage.data / f"{Path(source.root).name}-{hash_of(source):016x}-tensorizer"
-    made = convert_to_tensorizer(source, dest)
-    ready = prepare(made, means.work, f"{storage.label}-tensorizer", "tensorizer")
-    ground.prepared[storage.label, "tensorizer"] = ready
+    what = f"converting for {form} on {storage.label}"
+    means.say(what)
+    checkpoint = source.checkpoint
+    dest = storage.data / f"{Path(checkpoint.root).name}-{hash_of(checkpoint):016x}-{form}"
+    if form == "tensorizer":
+        made = convert_to_tensorizer(checkpoint, dest)
+    else:
+        made = convert_to_snapshot(source, dest, _percent(means.say, what))
+    ready = prepare(made, means.work, f"{storage.label}-{form}", form)
+    ground.prepared[storage.label, form] = ready
 
 
 def make_room(storage: Storage) -> None:
@@ -344,7 +359,11 @@ def _formats(cases: Sequence[Case]) -> list[Format]:
 def _agree(ground: Ground, folders: Sequence[Path]) -> None:
     """A made-up checkpoint holds the same bytes in every format and on every storage. PrepareError
     if not: a file was changed, or the storage gives back other bytes than it got."""
-    all_digests = [ready.reference.digests for ready in ground.prepared.values()]
+    all_digests = [
+        ready.reference.digests
+        for (_, name), ready in ground.prepared.items()
+        if name != "snapshot"  # its parameters are others; its source was compared
+    ]
     for digests in all_digests[1:]:
         if digests != all_digests[0]:
             places = " and ".join(map(str, folders))

@@ -19,8 +19,9 @@ from bench.remote_reference import read_remote_reference
 from bench.sizes import format_size, short_size
 from bench.synth.write import make_checkpoint
 from bench.verify import Reference, read_reference
-from loaders.checkpoint.manifest import Checkpoint, Format
+from loaders.checkpoint.manifest import Checkpoint, CheckpointError, Format
 from loaders.checkpoint.read import open_checkpoint
+from loaders.checkpoint.snapshot_file import wrong_checksums
 
 SHARDS = 4
 Progress = Callable[[int, int], None]
@@ -147,9 +148,15 @@ def prepare(
     folder: Path, work: Path, name: str, file_format: Format | Literal["auto"] = "auto"
 ) -> Prepared:
     """Reads the manifest and the reference of a checkpoint and leaves both, pickled, in `work`,
-    where the children find them. CheckpointError for a faulty one."""
+    where the children find them. CheckpointError for a faulty one, and for a snapshot whose bytes
+    aren't those that were written."""
     checkpoint = open_checkpoint(str(folder), format=file_format)
-    return _left(checkpoint, read_reference(checkpoint), work, name)
+    reference = read_reference(checkpoint)
+    if checkpoint.format == "snapshot":
+        damaged = wrong_checksums(checkpoint, reference.digests)
+        if damaged:
+            raise CheckpointError(checkpoint.origin, tuple(damaged))
+    return _left(checkpoint, reference, work, name)
 
 
 def prepare_address(

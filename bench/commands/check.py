@@ -4,7 +4,7 @@ The JSON document (one, also for exits 2 and 3):
     ok              true if there is no problem of severity "error"
     error           why there is no manifest at all (exits 2 and 3), else null
     path, root      as given; the folder that was read (of addresses without user, password, query)
-    format          "safetensors", "pt" or "npcache"
+    format          "safetensors", "pt", "npcache", "tensorizer" or "snapshot"
     files           a list of {name, bytes}, in the order in which they are read
     tensors         how many
     tensor_bytes    of all tensors, each for itself
@@ -13,13 +13,14 @@ The JSON document (one, also for exits 2 and 3):
     dtypes          {dtype: bytes}, the largest first
     ignored         a list of {file, reason}
     problems        a list of {code, file, tensor, message, severity}
+    snapshot        what a snapshot says about itself (layout, source, quantisation, ...), else null
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, get_args
 
@@ -30,7 +31,12 @@ from rich.text import Text
 
 from bench.sizes import format_size
 from loaders.checkpoint.folder import Asked
-from loaders.checkpoint.manifest import Checkpoint, NoWeightsError, UnreadableError
+from loaders.checkpoint.manifest import (
+    Checkpoint,
+    CheckpointError,
+    NoWeightsError,
+    UnreadableError,
+)
 from loaders.checkpoint.quantised import with_quantisation
 from loaders.checkpoint.read import examine
 from loaders.checkpoint.text import count, printable, shown
@@ -55,16 +61,41 @@ _MOST_IGNORED = 20
     is_flag=True,
     help="Read every file whole and compare it with the checksum it was downloaded under.",
 )
-def command(path: str, as_json: bool, asked: Asked, checksum: bool) -> None:
+@click.option("--verify", is_flag=True, help="Read every byte of a snapshot and compare it.")
+@click.option(
+    "--source", metavar="MODEL", help="What a snapshot must have been made from; it is read whole."
+)
+@click.option("--tp", type=click.IntRange(1), help="The degree that a snapshot must be for.")
+@click.option("--pp", type=click.IntRange(1), help="The same for pipeline stages.")
+@click.option("--ep", type=click.IntRange(1), help="The same for expert parallelism.")
+def command(
+    path: str,
+    as_json: bool,
+    asked: Asked,
+    checksum: bool,
+    verify: bool,
+    source: str | None,
+    **degrees: int | None,
+) -> None:
     """Examine the checkpoint at PATH (a folder, a file, a folder of the Hugging Face cache, or an
     address such as https://host/model or s3://bucket/model) from its headers alone.
 
     Exit code: 0 sound, 1 it has a fault, 2 PATH can't be read, 3 there are no weights.
     """
     try:
-        with _progress(checksum) as on_bytes:
+        with _progress(checksum or verify or source is not None) as on_bytes:
             found = examine(path, format=asked, verify_blobs=checksum, on_bytes=on_bytes)
+            wanted = {name: degree for name, degree in degrees.items() if degree is not None}
+            if verify or source is not None or wanted:
+                found = _examined_snapshot(found, wanted, source, verify, on_bytes)
             checkpoint = with_quantisation(found)
+    except CheckpointError as error:  # the source's
+        text = f"--source: {error}"
+        if as_json:
+            _print_json(_failure(masked(path), UnreadableError(text)))
+        else:
+            click.echo("\n".join(printable(line) for line in text.splitlines()), err=True)
+        sys.exit(1)
     except (UnreadableError, NoWeightsError) as error:
         if as_json:
             _print_json(_failure(masked(path), error))
@@ -76,6 +107,20 @@ def command(path: str, as_json: bool, asked: Asked, checksum: bool) -> None:
     else:
         _print_human(checkpoint)
     sys.exit(1 if checkpoint.errors else 0)
+
+
+def _examined_snapshot(
+    found: Checkpoint,
+    wanted: dict[str, int],
+    source: str | None,
+    verify: bool,
+    on_bytes: Callable[[int], None] | None,
+) -> Checkpoint:
+    # Imported here: whoever looks at headers alone must not wait for torch.
+    from bench.snapshot.examine import examined
+
+    told = on_bytes if on_bytes is not None else lambda nbytes: None
+    return examined(found, asked=wanted, source=source, verify=verify, on_bytes=told)
 
 
 @contextmanager
@@ -114,6 +159,7 @@ def _document(path: str, checkpoint: Checkpoint) -> dict[str, Any]:
             }
             for problem in checkpoint.problems
         ],
+        "snapshot": checkpoint.facts,
     }
 
 
@@ -132,6 +178,7 @@ def _failure(path: str, error: Exception) -> dict[str, Any]:
         "dtypes": {},
         "ignored": [],
         "problems": [],
+        "snapshot": None,
     }
 
 
@@ -163,6 +210,8 @@ def _print_human(checkpoint: Checkpoint) -> None:
         line(f"  shared storages counted once: {_bytes(checkpoint.storage_bytes)}")
     for dtype, nbytes in checkpoint.dtype_bytes.items():
         line(f"  {shown(dtype):<20} {_bytes(nbytes)}")
+    if checkpoint.facts is not None:
+        line(f"  {_state(checkpoint.facts)}")
     for one in checkpoint.ignored[:_MOST_IGNORED]:
         line(f"  left out: {one.file}: {one.reason}", "dim")
     if len(checkpoint.ignored) > _MOST_IGNORED:
@@ -174,6 +223,17 @@ def _print_human(checkpoint: Checkpoint) -> None:
     warnings = len(checkpoint.problems) - errors
     verdict = count(errors, "fault") if errors else "sound"
     line(verdict + (f", {count(warnings, 'warning')}" if warnings else ""), "bold")
+
+
+def _state(facts: Mapping[str, Any]) -> str:
+    """What a snapshot holds, of what."""
+    layout, source = facts["layout"], facts["source"]
+    return (
+        f"rank {layout['rank']} of tp {layout['tp']}, pp {layout['pp']}, ep {layout['ep']}; "
+        f"{facts['quantisation'] or 'not quantised'}, {facts['device_layout']} layout, "
+        f"{facts['processing']}-processing; made from {shown(source['name'])} "
+        f"({format_size(source['bytes'])}) by coldload {shown(facts['made']['coldload'])}"
+    )
 
 
 def _bytes(nbytes: int) -> str:

@@ -84,7 +84,7 @@ def command(
         if is_address(folder):
             folder = masked(folder)
             raise PlaceError(f"{folder}: expected a folder of this host, found an address")
-        with _ended_by_signals(), _progress() as progress:
+        with ended_by_signals(), progress_bar("making") as progress:
             made = make_checkpoint(
                 shape,
                 folder,
@@ -113,7 +113,7 @@ def command(
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Lets a termination or a lost terminal clean up as Ctrl-C does."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -128,20 +128,20 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar with the time left on standard error, for people only."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
     columns = (
-        TextColumn("making"),
+        TextColumn(what),
         BarColumn(),
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("making", total=None)
+        task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

@@ -29,17 +29,20 @@ from loaders.checkpoint.nothing import nothing_here
 from loaders.checkpoint.regular import opened, read_at
 from loaders.checkpoint.safetensors_header import MAX_HEADER
 from loaders.checkpoint.select import Selection, candidates, numbering, select, sparse
+from loaders.checkpoint.snapshot_file import read_snapshots
 from loaders.checkpoint.source import LOCAL, Source
 from loaders.checkpoint.tensorizer_file import TENSORS, read_tensors_file
 from loaders.checkpoint.text import count, shown
+from loaders.snapshot.format import SUFFIX
 
-Asked = Literal["auto", "safetensors", "pt", "npcache", "tensorizer"]
+Asked = Literal["auto", "safetensors", "pt", "npcache", "tensorizer", "snapshot"]
 _SUFFIXES: dict[str, tuple[str, ...]] = {
     "auto": names.PATTERNS,
     "safetensors": (".safetensors",),
     "pt": (".bin", ".pt"),
     "npcache": (),
     "tensorizer": (),
+    "snapshot": (),
 }
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".tar")
 _NPCACHE_LIST = ("np", "weight_names.json")
@@ -60,6 +63,7 @@ class Found:
     config: Mapping[str, Any] | None
     ignored: tuple[Ignored, ...]
     problems: tuple[Problem, ...]
+    facts: Mapping[str, Any] | None = None
 
 
 def read_folder(folder: str, asked: Asked) -> Found:
@@ -72,6 +76,9 @@ def read_folder(folder: str, asked: Asked) -> Found:
         serialized = [item for item in items if item.name.endswith(TENSORS)]
         if asked in ("auto", "tensorizer") and serialized:
             return _tensorizer(folder, serialized, items)
+        snapshots = [item for item in items if item.name.endswith(SUFFIX)]
+        if asked in ("auto", "snapshot") and snapshots:
+            return _snapshot(folder, snapshots, items)
         raise nothing_here(folder, items, asked)
     return read_items(folder, items, suffix, LOCAL)
 
@@ -115,6 +122,14 @@ def read_single(path: str, asked: Asked) -> Found:
     item = item_at(path, name)
     if asked == "tensorizer" or (asked == "auto" and name.endswith(TENSORS)):
         return _tensorizer(folder, [item], [item_at(f"{folder}/config.json", "config.json")])
+    if asked == "snapshot" or (asked == "auto" and name.endswith(SUFFIX)):
+        return _snapshot(folder, [item], [item_at(f"{folder}/config.json", "config.json")])
+    if (rank := names.rank_of(name)) is not None and name.endswith(".safetensors"):
+        # One rank's state is cut into parts by size alone: all of them are meant.
+        mine = [one for one in list_folder(folder) if names.rank_of(one.name) == rank]
+        config = item_at(f"{folder}/config.json", "config.json")
+        items = [*mine, *([config] if config.kind == "file" else [])]
+        return read_items(folder, items, ".safetensors", LOCAL)
     beside = item_at(f"{folder}/config.json", "config.json")
     return read_item(folder, item, beside, torch_file=_is_torch(path, name, asked), source=LOCAL)
 
@@ -185,6 +200,23 @@ def _tensorizer(folder: str, serialized: Sequence[Item], beside: Sequence[Item])
         config=config,
         ignored=(),
         problems=(*problems, *duplicates(tensors)),
+    )
+
+
+def _snapshot(folder: str, snapshots: Sequence[Item], beside: Sequence[Item]) -> Found:
+    config, problems = _config([item for item in beside if item.kind == "file"], LOCAL)
+    header, tensors, items, ignored, faults = read_snapshots(snapshots)
+    holes = [hole for item in snapshots if (hole := sparse(item)) is not None]
+    return Found(
+        root=folder,
+        format="snapshot",
+        items=tuple(items),
+        files=_files(items),
+        tensors=tuple(tensors),
+        config=config,
+        ignored=tuple(ignored),
+        problems=(*problems, *faults, *holes),
+        facts=header.facts() if header is not None else None,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Format = Literal["safetensors", "pt", "npcache", "tensorizer"]
+Format = Literal["safetensors", "pt", "npcache", "tensorizer", "snapshot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,7 @@ class Checkpoint:
     """A checkpoint as it lies on disk. `root` is its folder, `origin` what the user named it by.
 
     `files` are in natural order (shard 2 before shard 10), `tensors` by file and then by offset.
+    `facts` is what a snapshot says about itself (loaders.snapshot.format, all but its parameters).
     """
 
     root: str
@@ -79,6 +80,7 @@ class Checkpoint:
     config: Mapping[str, Any] | None = None
     ignored: tuple[Ignored, ...] = ()
     problems: tuple[Problem, ...] = field(default=())
+    facts: Mapping[str, Any] | None = None
 
     @property
     def file_bytes(self) -> int:

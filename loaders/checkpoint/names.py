@@ -44,7 +44,7 @@ _TRAINING = re.compile(
 )
 _ADAPTER = re.compile(r"^(adapter_(model|weights)|pytorch_lora_weights)\b", re.IGNORECASE)
 _SHARD = re.compile(r"^(?P<stem>.*?)(?P<number>\d+)-of-(?P<total>\d+)(?P<rest>.*)$")
-_RANK = re.compile(r"^model-(?:pp-\d+-tp|rank)-(\d+)-part-")
+_RANK = re.compile(r"^model-(?:pp-(\d+)-tp|rank)-(\d+)-part-")
 
 
 def suffix_of(name: str) -> str | None:
@@ -129,7 +129,8 @@ def missing_numbers(total: int, present: set[int]) -> tuple[int, list[int]]:
     return total - within, lacking
 
 
-def rank_of(name: str) -> int | None:
-    """The rank in the name of a pre-sharded file (vLLM's sharded_state), or None."""
+def rank_of(name: str) -> tuple[int, int] | None:
+    """(pipeline stage, rank) in the name of a pre-sharded file (vLLM's sharded_state), or None;
+    without stages the first is 0."""
     match = _RANK.match(name)
-    return int(match[1]) if match else None
+    return (int(match[1] or 0), int(match[2])) if match else None

@@ -18,6 +18,7 @@ _READERS = {
     ".pth": "the loader pt reads one if its own path is given",
     ".ckpt": "the loader pt reads one if its own path is given",
     ".tensors": "the loader tensorizer reads them: --format tensorizer",
+    ".snapshot": "the loader snapshot reads them: --format snapshot",
     ".tar": "the loader pt reads a .pth.tar if its own path is given",
     ".gguf": "llama.cpp's format, which no loader here reads; get the safetensors version",
     ".ggml": "llama.cpp's old format, which no loader here reads",

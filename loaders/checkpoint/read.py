@@ -77,6 +77,7 @@ def examine(
         config=found.config,
         ignored=found.ignored,
         problems=tuple(_ordered(problems)),
+        facts=found.facts,
     )
 
 

@@ -108,7 +108,7 @@ def copies(found: Sequence[str]) -> list[Problem]:
     if len(ranks) > 1:
         text = (
             f"pre-sharded for {len(ranks)} ranks (sharded_state): each rank's files hold the same "
-            "names with other slices; give the path of one rank's file instead"
+            "names with other slices; give the path of one of a rank's files instead"
         )
         return [Problem(code="rank-sharded", message=text)]
     groups = [str(group) for group in sets]
