@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 
@@ -50,6 +52,15 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ClosedError from error
 
+    def await_awake(self, seconds: float) -> None:
+        """Returns when something has arrived, or after `seconds`; doesn't sleep meanwhile."""
+        self.sock.setblocking(False)
+        end = time.perf_counter() + seconds
+        while not self._pending and time.perf_counter() < end:
+            with suppress(BlockingIOError, ConnectionResetError):
+                self.sock.recv(1, socket.MSG_PEEK)
+                return
+
     def receive(self, timeout: float | None = None) -> dict[str, Any]:
         """The next message. ClosedError when the other side is gone, TimeoutError after `timeout`
         seconds without a message."""
@@ -65,6 +76,11 @@ class Channel:
         line, _, self._pending = self._pending.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a message lies here already, which the socket itself no longer shows."""
+        return b"\n" in self._pending
 
     def close(self) -> None:
         self.sock.close()

@@ -50,6 +50,11 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
         f"tensor-parallel degree that weights are sliced for (default: {parsing.DEFAULT_TP})",
     ),
     "ep": ({"action": "store_true"}, "experts are spread over the ranks, whole (expert parallel)"),
+    "ranks": (
+        {},
+        "how many ranks load from one storage at once, such as 2,4 (default: none, because each "
+        "sample starts torchrun; 2,4 with --full, or where bench/bench_ranks.py is named)",
+    ),
     "passes": ({}, f"how often the matrix is walked (default: {parsing.DEFAULT_PASSES})"),
     "size": ({}, f"size of a made-up checkpoint (default: {parsing.DEFAULT_SIZE})"),
     "budget": (
@@ -84,6 +89,8 @@ def settings_of(config: pytest.Config) -> Settings:
         raise parsing.SettingsError(f"--seed={seed}: expected a whole number")
     if given["run_dir"]:
         given["run_dir"] = local_path(given["run_dir"])  # shells leave the ~ of --run-dir=~/x
+    if not given["ranks"] and any("bench_ranks.py" in str(arg) for arg in config.args):
+        given["ranks"] = ",".join(map(str, parsing.DEFAULT_RANKS))  # its bench was named
     disabled = config.getoption("benchmark_disable", False)
     return parsing.parse_settings(
         given,

@@ -14,6 +14,7 @@ DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_SIZE = "1GiB"
 DEFAULT_PASSES = 3
 DEFAULT_TP = 8
+DEFAULT_RANKS = (2, 4)
 SMOKE_TP = 2
 """A checkpoint of a few MiB has few heads."""
 DEFAULT_BUDGET = 180.0
@@ -64,6 +65,7 @@ class Settings:
     device: str = "auto"
     tp: int = DEFAULT_TP
     ep: bool = False
+    ranks: tuple[int, ...] = ()
 
 
 def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Settings:
@@ -79,7 +81,7 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         storages=_storages(given.get("storage") or []),
         loaders=tuple(parse_loader(text) for text in given.get("loader") or []),
         caches=parse_caches(given.get("cache") or "both"),
-        threads=_threads(given.get("threads")),
+        threads=_counts("--threads", given.get("threads")),
         passes=1 if smoke else passes,
         size=SMOKE_SIZE if smoke else size,
         sized=bool(given.get("size")),
@@ -93,6 +95,7 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         device=given.get("device") or "auto",
         tp=_positive("--tp", given.get("tp"), SMOKE_TP if smoke else DEFAULT_TP),
         ep=bool(given.get("ep")),
+        ranks=_counts("--ranks", given.get("ranks")),
     )
 
 
@@ -152,10 +155,10 @@ def _storages(texts: Sequence[str]) -> tuple[StorageChoice, ...]:
     return tuple(choices)
 
 
-def _threads(text: str | None) -> tuple[int, ...]:
+def _counts(option: str, text: str | None) -> tuple[int, ...]:
     if not text:
         return ()
-    counts = tuple(_positive("--threads", part, 0) for part in text.split(","))
+    counts = tuple(_positive(option, part, 0) for part in text.split(","))
     return tuple(dict.fromkeys(counts))
 
 

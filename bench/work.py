@@ -25,7 +25,9 @@ class Outcome:
     of memory they lie in. `find_out` tells what is found out about it once the clock has stopped;
     `prove` compares the result with what it must be and names the faults: an empty list is a proof.
     `unproved` says why there is nothing to compare with, else None. `kept` is memory that an owner
-    would keep: giving it back isn't part of the work."""
+    would keep: giving it back isn't part of the work. `instead` is what takes the place of this
+    process's own counts in the report, where other processes did the work; and `due`, the bytes
+    that a cold load must fetch, where that isn't `nbytes`."""
 
     nbytes: int
     ownership: str
@@ -35,6 +37,7 @@ class Outcome:
     prove: Callable[[], list[str]] = no_faults
     unproved: str | None = None
     kept: object = None
+    instead: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Go:
@@ -71,5 +74,6 @@ def perform(channel: Channel, work: Work, watch: Stopwatch) -> None:
         details=outcome.find_out(),
         unproved=outcome.unproved,
     )
+    report.update(outcome.instead)
     channel.send(report)
     channel.send({"faults": outcome.prove()})

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from bench.phases.assemble import ASSEMBLE
 from bench.phases.contract import Phase
 from bench.phases.host_to_device import HOST_TO_DEVICE
+from bench.phases.ranks import RANKS
 from bench.phases.slicing import SLICE
 from bench.phases.stage import STAGE
 
-_IN_ORDER: tuple[Phase, ...] = (STAGE, HOST_TO_DEVICE, SLICE, ASSEMBLE)
+_IN_ORDER: tuple[Phase, ...] = (STAGE, HOST_TO_DEVICE, SLICE, ASSEMBLE, RANKS)
 
 PHASES: Mapping[str, Phase] = {phase.name: phase for phase in _IN_ORDER}
