@@ -18,10 +18,22 @@ from bench.advice.company import others_at_work
 from bench.advice.findings import first_words
 from bench.findings import findings, warnings
 from bench.limits_seen import limit
+from bench.phase_findings import phase_findings
 from bench.records import Run, Sample, measured
 from bench.sizes import format_size
 from bench.stats import Spread, spread
-from bench.summary import STAGES, ByPass, Group, Row, ceilings, groups, rate_of, rows, title_of
+from bench.summary import (
+    STAGES,
+    ByPass,
+    Group,
+    Row,
+    ceilings,
+    groups,
+    rate_of,
+    rows,
+    simulated,
+    title_of,
+)
 from loaders.checkpoint.text import printable
 
 PHASE_TITLES = {
@@ -110,7 +122,10 @@ def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
     for phase in later_phases(run):
         for group, members in groups(rows(run, phase)).items():
             console.print()
-            console.print(phase_table(group, members))
+            console.print(
+                phase_title(group), style="italic", soft_wrap=True
+            )  # wider than its table
+            console.print(phase_table(members))
     if len(columns) < len(COLUMNS):
         absent = ", ".join(column.title for column in COLUMNS if column not in columns)
         console.print(f"(not shown in {console.width} columns: {absent})")
@@ -119,7 +134,7 @@ def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
         console.print()
         console.print(tested)
     doubts = [*others_at_work(run), *warnings(run, made)]
-    for title, said in (("", findings(run, made)), ("Note:", doubts)):
+    for title, said in (("", [*findings(run, made), *phase_findings(run)]), ("Note:", doubts)):
         if said:
             console.print()
         for sentence in said:
@@ -216,17 +231,24 @@ def later_phases(run: Run) -> list[str]:
     return [phase for phase in found if phase not in {"ceiling", "disk_to_host"}]
 
 
-def phase_table(group: Group, members: Sequence[Row]) -> Table:
-    """A phase's contestants: rate, share of the phase's own ceiling, and the seconds of each stage
-    that any of them has."""
+def phase_title(group: Group) -> str:
+    """What a phase's contestants did, and where."""
     where = [PHASE_TITLES.get(group.phase, group.phase)]
     if group.phase == "host_to_device" and group.device == "cpu":
         where = ["host memory -> a second buffer of it (no accelerator: a memory copy)"]
+    if simulated(group):
+        where += ["no figures of hardware"]
     where += [group.device, group.layout]
     where += [group.subject] if group.subject else []
     if group.storage is not None:
         where += [group.storage, group.cache]
-    table = Table(title=_safe(", ".join(where)), title_justify="left", box=None, pad_edge=False)
+    return _safe(", ".join(where))
+
+
+def phase_table(members: Sequence[Row]) -> Table:
+    """A phase's contestants: rate, share of the phase's own ceiling, and the seconds of each stage
+    that any of them has."""
+    table = Table(box=None, pad_edge=False)
     stages = [name for name in STAGES if any(row.seconds.get(name) for row in members)]
     for title in ("way", "thr", "GB/s", "range", "% ceil", *[f"{name} s" for name in stages]):
         table.add_column(title, justify="left" if title == "way" else "right", no_wrap=True)

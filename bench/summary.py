@@ -32,6 +32,7 @@ TOP_OF: Mapping[str, str] = {
 }
 """Phases whose ceiling is a contestant of their own: in the same passes, the same bytes."""
 
+SIMULATED = "simulated"
 ByPass = dict[int, float]
 
 
@@ -161,10 +162,29 @@ def group_of(sample: Sample) -> Group:
         cache=sample.cache.requested,
         ownership=sample.ownership or "owned",
         phase=sample.phase,
-        device=sample.device,
+        device=_device(sample),
         layout=sample.layout,
         subject=_subject(sample.options),
     )
+
+
+def hardware(group: Group) -> bool:
+    """Whether its device is an accelerator, and a real one."""
+    return group.device != "cpu" and not simulated(group)
+
+
+def simulated(group: Group) -> bool:
+    return group.device.startswith(SIMULATED)
+
+
+def _device(sample: Sample) -> str:
+    """As the record names it; a simulated one is called so wherever it is shown, and is never
+    ranked with hardware."""
+    found = sample.details.get("device")
+    inner = found.get("simulated") if isinstance(found, Mapping) else None
+    if inner or sample.details.get("simulated"):
+        return f"{SIMULATED} {sample.device}"
+    return sample.device
 
 
 def _subject(options: Mapping[str, Any]) -> str:

@@ -221,7 +221,12 @@ def test_the_disks_memory_node() -> None:
 
 def test_locked_memory() -> None:
     """C69: where the limit is smaller than what is copied, and pinned copies are faster."""
-    to_device: dict[str, Any] = {"phase": "host_to_device", "storage": None, "cache": "none"}
+    to_device: dict[str, Any] = {
+        "phase": "host_to_device",
+        "device": "cuda:0",
+        "storage": None,
+        "cache": "none",
+    }
     samples = [*times("pageable", 2.0, **to_device), *times("pinned-ring", 8.0, **to_device)]
     limits = {"memlock": {"soft": 8 * MIB}}
     advice = said(locked_memory.find, run_on(samples, process_limits=limits))
@@ -238,7 +243,12 @@ def test_locked_memory() -> None:
 def everything() -> Run:
     """A run with evidence for every kind."""
     half = load("pt", 1.0, cache="warm", state="mixed")
-    to_device: dict[str, Any] = {"phase": "host_to_device", "storage": None, "cache": "none"}
+    to_device: dict[str, Any] = {
+        "phase": "host_to_device",
+        "device": "cuda:0",
+        "storage": None,
+        "cache": "none",
+    }
     samples = [
         *times("safetensors-mmap", 0.5, **MMAP),
         *times("safetensors-mmap", 5.0, cache="warm", **MMAP),

@@ -126,7 +126,14 @@ LAYERS = [
             {"torch", "pytest", *LOADING, *WORKING},
             "a report reads records only",
         )
-        for name in ("summary", "limits_seen", "remote_limits", "findings", "report")
+        for name in (
+            "summary",
+            "limits_seen",
+            "remote_limits",
+            "findings",
+            "phase_findings",
+            "report",
+        )
     ],
     *[
         (f"bench/{room}/*.py", {"torch", "pytest", *LOADING, *WORKING}, "pages read records only")
@@ -156,6 +163,14 @@ LAYERS = [
         {"pytest", "bench.session", "bench.plugin", "bench.sampling", "bench.report"},
         "a phase knows its work, not who orders it",
     ),
+    *[
+        (
+            f"bench/ranks/{name}.py",
+            {"torch", "pytest", *LOADING, *WORKING},
+            "arithmetic, words and tables know nothing of processes",
+        )
+        for name in ("failure", "merge", "show", "times")
+    ],
     ("bench/synth/*.py", {"pytest", "bench.session", "bench.child"}, "making isn't measuring"),
     ("bench/commands/*.py", {"pytest", "bench.plugin"}, "commands look, pytest measures"),
 ]

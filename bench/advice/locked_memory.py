@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bench.advice.contract import Advice, Seen, between, rate_words
 from bench.sizes import format_size
-from bench.summary import Row, rows
+from bench.summary import Row, hardware, rows
 
 
 def find(seen: Seen) -> Advice | None:
     """Copies to a device were measured out of pinned and out of pageable memory, pinned ones were
     faster, and this process may lock less than the payload."""
     limit = ((seen.host.get("process_limits") or {}).get("memlock") or {}).get("soft")
-    ways = [row for row in rows(seen.run, "host_to_device") if not row.twin]
+    ways = [row for row in rows(seen.run, "host_to_device") if hardware(row.group)]
     pinned, pageable = _fastest(ways, "pinned"), _fastest(ways, "pageable")
     if pinned is None or pageable is None or not isinstance(limit, int):
         return None

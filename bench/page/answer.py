@@ -162,7 +162,8 @@ def _tiles(run: Run, best: Row, reading: list[Row], top: float | None) -> list[T
 def _phase(phase: str, ways: list[Row]) -> str:
     best = min(ways, key=lambda row: row.seconds["total"])
     share = "" if best.percent is None else f", {best.percent.median:.0f} % of its ceiling"
-    words = phase_words(phase)
+    words = phase_words(phase, best.group.device)
+    words += "" if best.group.device == "cpu" else f" ({best.group.device})"
     return (
         f"{words[0].upper()}{words[1:]}: {named(best)} is the quickest, "
         f"{best.seconds['total']:.2f} s, {best.rate.median:.2f} GB/s{share}"

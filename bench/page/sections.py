@@ -13,6 +13,7 @@ from bench.findings import findings, warnings
 from bench.page.answer import Answer, answer
 from bench.page.facts import Facts, host_facts, method_facts
 from bench.page.tables import Table, tables
+from bench.phase_findings import phase_findings
 from bench.pictures.album import Album, albums
 from bench.records import Run
 from bench.report import headline
@@ -78,7 +79,7 @@ def _section(run: Run, pictures: Album) -> Section:
         ),
         pictures=pictures,
         tables=tuple(tables(run)),
-        findings=tuple(findings(run, made)),
+        findings=(*findings(run, made), *phase_findings(run)),
         warnings=tuple(warnings(run, made)),
         host=host_facts(run),
         method=method_facts(run),

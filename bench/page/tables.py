@@ -10,7 +10,7 @@ from bench.pictures.album import phases_of
 from bench.pictures.words import phase_words
 from bench.records import Run, Sample, measured
 from bench.stats import Spread, spread
-from bench.summary import STAGES, ByPass, Group, Row, ceilings, rate_of, rows, title_of
+from bench.summary import STAGES, ByPass, Group, Row, ceilings, rate_of, rows, simulated, title_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,12 @@ def phase_table(phase: str, members: Sequence[Row], tops: dict[Group, ByPass], c
         for title, figures, show in columns
         if _says_something(title, cells := [show(row) for row in members])
     ]
+    devices = {row.group.device for row in members}
+    words = phase_words(phase, *(devices if len(devices) == 1 else ()))
+    if any(simulated(row.group) for row in members):
+        words += " (simulated device: no figures of hardware)"
     return Table(
-        title=phase_words(phase)[0].upper() + phase_words(phase)[1:],
+        title=words[0].upper() + words[1:],
         columns=tuple(title for title, _, _ in shown),
         figures=tuple(figures for _, figures, _ in shown),
         rows=tuple(zip(*(cells for _, _, cells in shown), strict=True)),

@@ -24,7 +24,14 @@ PHASES = {
 CACHES = {"cold": "cold", "warm": "warm", "none": ""}
 
 
-def phase_words(phase: str) -> str:
+COPY = "memory copy to a second buffer (no accelerator)"
+"""What the phase host_to_device is where the device is the host."""
+
+
+def phase_words(phase: str, device: str = "") -> str:
+    """`device` is that of all that is spoken of, if there is one."""
+    if phase == "host_to_device" and device == "cpu":
+        return COPY
     return PHASES.get(phase, phase.replace("_", " "))
 
 
@@ -32,7 +39,7 @@ def place(group: Group) -> str:
     """Where a group was measured: `nvme, cold`; with the phase where that isn't reading, with
     device and share where they aren't the plain ones."""
     parts = [
-        "" if group.phase == "disk_to_host" else phase_words(group.phase),
+        "" if group.phase == "disk_to_host" else phase_words(group.phase, group.device),
         group.storage or ("memory" if group.phase == "disk_to_host" else ""),
         CACHES.get(group.cache, group.cache),
         "" if group.device == "cpu" else group.device,
