@@ -82,9 +82,10 @@ class Company:
 class Sample:
     """One contestant in one pass. `bytes` are payload bytes that arrived. `peak_rss_bytes` is the
     child's high-water mark and `rss_before_bytes` what it held before, so that their difference is
-    the load's own. `runner_seconds` is the runner's clock from go to done, `wall_seconds` the whole
-    sample with preparation and proof; `system_seconds` is the kernel's part of `cpu_seconds`.
-    `details` holds what was found out on the way (block size, fall-backs)."""
+    the load's own. `runner_seconds` and `child_seconds` are their clocks from go to done,
+    `wall_seconds` the whole sample with preparation and proof; `system_seconds` is the kernel's
+    part of `cpu_seconds`. `details` holds what was found out on the way (block size,
+    fall-backs)."""
 
     case: str
     phase: str
@@ -104,6 +105,7 @@ class Sample:
     bytes: int | None = None
     seconds: Seconds = Seconds()
     runner_seconds: float | None = None
+    child_seconds: float | None = None
     wall_seconds: float | None = None
     cache: CacheRecord
     cpu_seconds: float | None = None

@@ -91,15 +91,15 @@ def take(server: Server, job: Job, timed: Timed, on_discard: Callable[[Sample], 
 def clocks_agree(sample: Sample) -> bool:
     """Whether runner and child say the same within 2 ms or 1 % (looser in smoke mode)."""
     assert sample.runner_seconds is not None
-    assert sample.seconds.total is not None
-    off = abs(sample.runner_seconds - sample.seconds.total)
+    assert sample.child_seconds is not None
+    off = abs(sample.runner_seconds - sample.child_seconds)
     allowed = AGREE_SMOKE_SECONDS if sample.smoke else AGREE_SECONDS
-    return off <= max(allowed, AGREE_PART * sample.seconds.total)
+    return off <= max(allowed, AGREE_PART * sample.child_seconds)
 
 
 def _disagreement(sample: Sample) -> str:
     return (
-        f"the clocks disagree: {sample.seconds.total:.4f} s by the child, "
+        f"the clocks disagree: {sample.child_seconds:.4f} s by the child, "
         f"{sample.runner_seconds:.4f} s by the runner"
     )
 
@@ -190,6 +190,7 @@ def _sample(job: Job, heard: Heard) -> Sample:
         bytes=report["bytes"],
         seconds=Seconds(**report["seconds"]),
         runner_seconds=heard.runner_seconds,
+        child_seconds=report["child_seconds"],
         cache=CacheRecord(
             requested=case.cache,
             resident_before=heard.resident,
@@ -197,7 +198,11 @@ def _sample(job: Job, heard: Heard) -> Sample:
             device_read_bytes=fetched,
             group_read_bytes=heard.group_fetched,
             state=cache_state(
-                case.cache, heard.resident, fetched, report["bytes"], heard.resident_after
+                case.cache,
+                heard.resident,
+                fetched,
+                report.get("due", report["bytes"]),
+                heard.resident_after,
             ),
         ),
         cpu_seconds=counters["cpu_seconds"],

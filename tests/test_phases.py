@@ -34,6 +34,9 @@ class Runner:
     def send(self, message: dict[str, Any]) -> None:
         self.heard.update(message)
 
+    def await_awake(self, seconds: float) -> None:
+        return
+
     def receive(self) -> dict[str, Any]:
         return {"go": True}
 
