@@ -120,6 +120,19 @@ def test_weights_that_say_no_end_last_until_the_next_stage_s_line() -> None:
     ]
 
 
+def test_a_stage_that_a_later_one_s_line_ended_says_so() -> None:
+    """Random weights are loaded without a closing line: what follows may lie in that stage."""
+    stages = Stages()
+    for time, line in ((1.0, BEGIN), (9.0, TOKENS), (9.5, INIT), (10.0, READY)):
+        stages.feed(line, time)
+    told = {one.name: one.explained for one in stages.until(10.0)}
+    assert told == {"start": True, "weights": False, "warmup": True, "server": True}
+    silent = Stages()
+    for time, line in ((8.0, MODEL), (9.0, READY)):
+        silent.feed(line, time)
+    assert [one.explained for one in silent.until(9.0)] == [False, True]
+
+
 def test_without_graphs_there_is_no_such_stage_but_a_warm_up() -> None:
     lines = ((1.0, BEGIN), (2.0, MODEL), (3.0, TOKENS), (4.0, READY))
     assert [name for name, _, _ in staged(*lines)] == ["start", "weights", "kv_pool", "server"]

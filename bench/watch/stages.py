@@ -45,7 +45,8 @@ _MARKS = tuple(row for row in PATTERNS if row.name in {*_BEGINS, *_ENDS, READY})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """`begin` and `end` in seconds since the engine was started. `explained` is false for a stage
-    whose end no line told: it lasts until the watching ended."""
+    whose end no line told: it lasts until a line of a later stage came, and may hold some of what
+    lies between (random weights are loaded without a word), or until the watching ended."""
 
     name: str
     begin: float
@@ -59,6 +60,7 @@ class Stages:
 
     ready: float | None = None
     _ends: dict[str, float] = field(default_factory=dict)
+    _unclosed: set[str] = field(default_factory=set)
     _now: int = 0
     _opened: bool = True  # whether a line of the present stage has come already
 
@@ -89,6 +91,7 @@ class Stages:
         if stage >= self._now:
             if stage > self._now and self._opened:
                 self._ends[STAGES[self._now]] = time  # its own last line never came
+                self._unclosed.add(STAGES[self._now])
             self._ends[STAGES[stage]] = time
             self._now, self._opened = stage + 1, False
         elif stage == self._now - 1 and not self._opened:
@@ -101,7 +104,8 @@ class Stages:
         begin = 0.0
         for name in STAGES[: self._now]:
             if self._ends.get(name, begin) > begin:
-                found.append(Stage(name=name, begin=begin, end=self._ends[name]))
+                told = name not in self._unclosed
+                found.append(Stage(name=name, begin=begin, end=self._ends[name], explained=told))
                 begin = self._ends[name]
         finish = end if self.ready is None else self.ready
         if finish > begin or not found:

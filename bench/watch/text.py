@@ -90,7 +90,7 @@ def figures(counted: Mapping[str, Any]) -> str:
     parts = [f"CPU {counted['cpu_seconds']:.2f} s ({counted['cores']:.2f} cores)"]
     if counted["device_bytes"] is not None:
         rate = counted["device_gbps"]
-        parts.append(f"{format_size(counted['device_bytes'])} from storage ({rate:.2f} GB/s)")
+        parts.append(f"{format_size(counted['device_bytes'])} from storage ({rate:.3g} GB/s)")
     if counted["read_bytes"] is not None:
         parts.append(f"{format_size(counted['read_bytes'])} by read calls")
     parts.append(
