@@ -215,7 +215,7 @@ def _print(documents: list[dict[str, Any]], asked: int, as_json: bool, as_yaml: 
     out = console()
     for number, one in enumerate(documents):
         if "error" in one:
-            click.echo(printable(one["error"]), err=True)
+            click.echo("\n".join(map(printable, one["error"].splitlines())), err=True)
             continue
         if number:
             out.print()

@@ -14,6 +14,8 @@ from loaders.slicing.plan import Degrees
 from loaders.slicing.sizes import all_ranks, count
 
 _MOST = 5
+_FAR = 0.25
+"""Deviation beyond which a prediction is none."""
 
 
 def fit(checkpoint: Checkpoint, record: ColdStart) -> dict[str, Any]:
@@ -58,6 +60,14 @@ def finding(fitted: dict[str, Any], record: ColdStart) -> Finding | None:
     if not fitted["ranking"]:
         return None
     best = fitted["ranking"][0]
+    if abs(best["deviation"]) > _FAR:
+        return Finding(
+            code="weights_against_checkpoint",
+            text=f"{record.phases.weights_gb:g} {record.phases.weights_unit} against the "
+            f"checkpoint: no degrees predict it, the nearest are off by {best['deviation']:+.0%}",
+            evidence=record.evidence["weights_gb"],
+            next_step="Is it the checkpoint that was loaded, in the same dtype and quantisation?",
+        )
     degrees = " ".join(f"{key}={best[key]}" for key in ("tp", "pp", "dp", "ep"))
     told = {
         "per worker": "it is one worker's share, as the log states the degrees",
