@@ -90,3 +90,17 @@ def fit(
     while size > SMALLEST and run_seconds(cases, passes, size, rates) > SPARED * budget:
         size = max(size // 2, SMALLEST)
     return size
+
+
+def run_bytes(cases: Iterable[Case], passes: int, size: int) -> dict[str, int]:
+    """The most that all passes fetch from each storage, by its label: a load and its proof each
+    read everything where nothing is cached on the way; a warm file may have to be filled again."""
+    found: dict[str, float] = {}
+    for case in cases:
+        if case.storage is None:
+            continue
+        times = 1.0 if case.phase == "ceiling" else 2.0
+        if case.phase == "ceiling" and case.cache == "warm":
+            times = REFETCH
+        found[case.storage] = found.get(case.storage, 0.0) + times * size
+    return {label: round(passes * nbytes) for label, nbytes in found.items()}

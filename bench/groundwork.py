@@ -106,7 +106,7 @@ def lay_shape(shape: str, means: Means) -> Ground:
         means.say(f"first look at {storage.label} ({storage.path})")
         ground.looks[storage.label] = _look_at_trial_file(storage, means)
     _choose_size(ground, means)
-    formats = _formats(means.cases)
+    formats = formats_of(means.cases)
     for storage in means.folders:
         folder = shape_folder(storage.data, shape, ground.size, None)
         lacking = [name for name in formats if not (folder / name).exists()]
@@ -143,7 +143,7 @@ def lay_model(name: str, path: Path, means: Means) -> Ground:
         if storage.staged is not None:
             room(storage.path, 2 * checkpoint.file_bytes)  # once more while the copy is timed
         named = means.settings.storages or storage.staged is not None
-        if named and not _within(checkpoint, storage):
+        if named and not lies_on(checkpoint, storage):
             make_room(storage)
             means.say(f"copying {name} to {storage.label}")
             folder = copy_model(checkpoint, storage.data, _percent(means.say, f"copying {name}"))
@@ -281,7 +281,7 @@ def make_room(storage: Storage) -> None:
         )
 
 
-def _within(checkpoint: Checkpoint, storage: Storage) -> bool:
+def lies_on(checkpoint: Checkpoint, storage: Storage) -> bool:
     """Whether all of the checkpoint's bytes lie in the storage's folder already."""
     return all(storage.path in Path(file.path).resolve().parents for file in checkpoint.files)
 
@@ -299,7 +299,7 @@ def _elsewhere(checkpoint: Checkpoint, storage: Storage) -> list[str]:
 
 
 def _choose_size(ground: Ground, means: Means) -> None:
-    settings, cases = means.settings, _can_run(means.cases)
+    settings, cases = means.settings, can_run(means.cases)
     rates = {label: budget.Rates(**look["rates"]) for label, look in ground.looks.items()}
     size = settings.size
     if not settings.smoke:
@@ -335,7 +335,7 @@ def _look(path: Path, server: Server) -> dict[str, Any]:
         child.kill()
 
 
-def _can_run(cases: Sequence[Case]) -> list[Case]:
+def can_run(cases: Sequence[Case]) -> list[Case]:
     """Those that take time: without the loaders that are skipped here."""
     entries = registry.entries()
     return [
@@ -345,7 +345,7 @@ def _can_run(cases: Sequence[Case]) -> list[Case]:
     ]
 
 
-def _formats(cases: Sequence[Case]) -> list[Format]:
+def formats_of(cases: Sequence[Case]) -> list[Format]:
     """The formats that the loaders of the run read, of those that can run here; safetensors
     always, for the ceilings."""
     wanted: set[str] = {"safetensors"}

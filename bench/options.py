@@ -68,6 +68,11 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"action": "store_true"},
         "drop the whole host's page cache before each cold sample (needs root)",
     ),
+    "plan": (
+        {"action": "store_true"},
+        "say how long the run would take, what it would write and read, and measure nothing; "
+        "--collect-only lists its cases as well",
+    ),
     "full": (
         {"action": "store_true"},
         "every case: also thread counts from 1 to four times the cores",
@@ -84,7 +89,7 @@ def add_options(parser: pytest.Parser) -> None:
 def settings_of(config: pytest.Config) -> Settings:
     """SettingsError for a value that can't be used."""
     given = {name.replace("-", "_"): config.getoption(_dest(name)) for name in OPTIONS}
-    seed = given.pop("seed")
+    seed, _ = given.pop("seed"), given.pop("plan")
     if seed is not None and not str(seed).isdecimal():
         raise parsing.SettingsError(f"--seed={seed}: expected a whole number")
     if given["run_dir"]:
@@ -97,6 +102,10 @@ def settings_of(config: pytest.Config) -> Settings:
         smoke=bool(disabled and not config.getoption("benchmark_enable", False)),
         seed=default_seed() if seed is None else int(seed),
     )
+
+
+def only_planned(config: pytest.Config) -> bool:
+    return bool(config.getoption(_dest("plan")))
 
 
 def found_device(text: str) -> str:

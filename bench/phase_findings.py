@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from bench.assembly_seen import assembled
 from bench.phrases import bounds, where
 from bench.records import Run, Sample, measured
 from bench.stats import Ratio, paired_ratio, spread
@@ -26,7 +27,7 @@ def phase_findings(run: Run) -> list[str]:
     whose figures mean nothing."""
     if (run.plan or {}).get("smoke"):
         return []
-    return [*copies_to_device(run), *slices(run), *overlap(run)]
+    return [*copies_to_device(run), *slices(run), *overlap(run), *assembled(run)]
 
 
 def copies_to_device(run: Run) -> list[str]:
@@ -50,13 +51,14 @@ def copies_to_device(run: Run) -> list[str]:
             ring = ways.get(RING)
             if ring is not None and ring is not best:
                 said.append(f"{place}: {ring.title} reaches {_share(ring, whole)} of that copy.")
-        said += _pinning(run, place, group)
+        if group.device != "cpu":  # where nothing is pinned
+            said += _pinning(run, place, group)
     return said
 
 
 def _device(group: Group) -> str:
     if group.device == "cpu":
-        return "Memory copy (no accelerator: into a second buffer of host memory)"
+        return "Memory copy (no accelerator)"
     return f"To {group.device}"
 
 
@@ -70,6 +72,12 @@ def _share(row: Row, top: Row) -> str:
 
 def _spread(pair: Ratio) -> str:
     return bounds(pair) if pair.n > 1 else "one pass, no spread known"
+
+
+def _beside(pair: Ratio, other: str) -> str:
+    if pair.n > 1 and not pair.shown:
+        return f"not shown to differ from {other} ({pair.median:.2f} x, {bounds(pair)})"
+    return f"{pair.median:.2f} x ({_spread(pair)}) as fast as {other}"
 
 
 def _mapped(place: str, mapped: Row | None, made: Sequence[Row]) -> list[str]:
@@ -124,7 +132,7 @@ def _in_memory(group: Group, ways: Mapping[str, Row]) -> list[str]:
         return []
     parts = []
     if stock is not None and (pair := ratio(ours, stock)) is not None:
-        parts.append(f"{pair.median:.2f} x ({_spread(pair)}) as fast as narrow and copy_")
+        parts.append(_beside(pair, "narrow and copy_"))
     if copy is not None:
         parts.append(f"{_share(ours, copy)} of a bare copy")
     if not parts:
@@ -138,7 +146,7 @@ def _from_files(group: Group, ways: Mapping[str, Row]) -> list[str]:
     for name, words in (("read-all", "reading everything"), ("stock", "copying from a mapping")):
         other = ways.get(name)
         if slim is not None and other is not None and (pair := ratio(slim, other)) is not None:
-            parts.append(f"{pair.median:.2f} x ({_spread(pair)}) as fast as {words}")
+            parts.append(_beside(pair, words))
     if not parts:
         return []
     return [
@@ -203,7 +211,7 @@ def _overlapped(place: str, ways: Mapping[str, ByPass]) -> str | None:
     name, seconds = slowest({name: median(of[n] for n in passes) for name, of in alone.items()})
     shares = [hidden(whole[number], stages[number]) for number in passes]
     share = spread([100 * one for one in shares if one is not None])
-    more = "" if share is None else f"; {share.median:.0f} % of what could be hidden was"
+    more = "" if share is None else f"; {_hidden(share.median)} of what could be hidden was"
     verdict = "" if pair.median <= OVERLAP_GOAL else f", more than the {OVERLAP_GOAL} aimed at"
     in_turn = median(sequential(stages[number]) for number in passes)
     return (
@@ -211,3 +219,8 @@ def _overlapped(place: str, ways: Mapping[str, ByPass]) -> str | None:
         f"its slowest stage alone ({name}, {seconds:.2f} s){verdict}; one after another would be "
         f"{in_turn:.2f} s{more}."
     )
+
+
+def _hidden(percent: float) -> str:
+    """Reading and copying at once can be quicker than the slower of them alone was."""
+    return "all" if percent >= 99.5 else f"{percent:.0f} %"

@@ -23,11 +23,12 @@ from bench import groundwork, matrix, saved
 from bench.cases import Case
 from bench.children import ChildError
 from bench.cores import effective_cores
+from bench.dry_run import tell
 from bench.ground import Ground
-from bench.options import add_options, found_device, settings_of
+from bench.options import add_options, found_device, only_planned, settings_of
 from bench.phases.stage import stage_cases
 from bench.progress import Progress
-from bench.records import RECORDS, Sample, read_run
+from bench.records import RECORDS, read_run
 from bench.report import render
 from bench.run_dir import check_run_dir
 from bench.session import Session
@@ -107,6 +108,8 @@ def pytest_configure(config: pytest.Config) -> None:
     except (SettingsError, UnreadableError, OSError) as error:
         said = "\n".join(printable(line) for line in str(error).splitlines())
         raise pytest.UsageError(said) from error
+    if only_planned(config):
+        config.option.collectonly = True
     if not config.option.collectonly:
         for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what was measured is shown
             signal.signal(number, signal.default_int_handler)
@@ -190,16 +193,34 @@ def _is_empty(item: pytest.Item) -> bool:
     return not isinstance(item.callspec.params["case"], str)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_finish(session: pytest.Session) -> None:
-    state = session.config.stash.get(BENCH, None)
-    reporter: TerminalReporter | None = session.config.pluginmanager.getplugin("terminalreporter")
-    if state is None or session.config.option.collectonly:
-        return
-    state.progress = Progress(reporter)
-    state.asked.update(_phase(item) for item in session.items if _is_measured(item))
-    if reporter is not None and all(_is_measured(item) for item in session.items):
-        reporter.showfspath = False  # files alternate from item to item: the progress line tells
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_finish(session: pytest.Session) -> Iterator[None]:
+    """Of benches that are only listed: a line for each case, and what the run would take, in place
+    of an item for each pass. With -q the items' ids, as pytest has them."""
+    config, items = session.config, session.items[:]
+    state = config.stash.get(BENCH, None)
+    reporter: TerminalReporter | None = config.pluginmanager.getplugin("terminalreporter")
+    planned = only_planned(config)
+    if state is not None and not config.option.collectonly:
+        state.progress = Progress(reporter)
+        state.asked.update(_phase(item) for item in items if _is_measured(item))
+        if reporter is not None and all(map(_is_measured, items)):
+            reporter.showfspath = False  # files alternate from item to item: progress tells
+    quiet = config.option.verbose < 0 and not planned
+    if state is None or reporter is None or quiet or not config.option.collectonly:
+        return (yield)
+    session.items[:] = [item for item in items if not _is_measured(item)]
+    try:
+        yield
+    finally:
+        session.items[:] = items
+    chosen = {id(_case_of(state, item)) for item in items if _is_measured(item)}
+    cases = [case for case in state.cases.values() if id(case) in chosen]  # in their own order
+    try:
+        tell(reporter, state.settings, state.storages, cases, everything=not planned)
+    except groundwork.REFUSALS as error:
+        reporter.write_line(f"coldload: {printable(str(error))}", red=True)
+        _refuse(state, error)
 
 
 def _is_measured(item: pytest.Item) -> bool:
@@ -329,7 +350,7 @@ def measure(
         benchmark.extra_info.update(case=sample.case, bytes=sample.bytes)
         if sample.status != "ok":
             benchmark.has_error = True
-        _merge(request.config, state, benchmark, key, sample)
+        saved.merge(request.config, state.first_stats, benchmark, key, sample)
         if sample.status == "skipped":
             pytest.skip(sample.reason or "")
         if sample.status != "ok":
@@ -337,25 +358,6 @@ def measure(
         state.measured[case.phase] += 1
 
     return take
-
-
-def _merge(config: pytest.Config, state: Bench, benchmark: Any, key: str, sample: Sample) -> None:
-    """One row a case: the first pass keeps its row, later passes add their time to it and take
-    their own out. The time is that of the sample that counts (a discarded one was timed first)."""
-    row = benchmark.stats
-    if row is None:
-        return
-    if sample.runner_seconds is not None:
-        row.stats.data[:] = [sample.runner_seconds]
-    rows = config._benchmarksession.benchmarks  # type: ignore[attr-defined]
-    first = state.first_stats.get(key)
-    if sample.status != "ok":
-        rows.remove(row)
-    elif first is None:
-        state.first_stats[key] = row
-    else:
-        first.stats.update(row.stats.data[0])
-        rows.remove(row)
 
 
 @pytest.hookimpl(trylast=True)
