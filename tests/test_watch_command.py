@@ -230,8 +230,9 @@ def test_what_a_load_fetches_stands_in_its_stage(how: str, tmp_path: Path) -> No
     assert process.stdout is not None
     for line in process.stdout:
         if b"Starting to load" in line:  # it has been stamped: what follows comes later
+            time.sleep(0.5)  # and by now the tree has been looked at, on a busy machine too
             go.touch()
-            break  # (some of what follows may be done before the tree is looked at)
+            break
     process.communicate(timeout=PATIENCE)
     found = json.loads(record.read_text())
     counted = {stage["name"]: stage["counted"] for stage in found["watch"]["stages"]}["weights"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.watch.output import LONGEST, Arrived, Splitter, Stream
+from bench.watch.output import LONGEST, Arrived, Splitter, Stream, lines_of
 from bench.watch.reader import Reader
 from bench.watch.stages import STAGES, Stages, mark
 
@@ -17,28 +17,26 @@ def split(*chunks: bytes, stream: Stream = "stdout") -> list[bytes]:
     splitter = Splitter()
     pieces = [Arrived(stream=stream, time=float(at), data=one) for at, one in enumerate(chunks)]
     end = Arrived(stream=stream, time=9e9, data=b"")
-    return [line.data for one in (*pieces, end) for line in splitter.feed(one)]
+    return [line for one in (*pieces, end) for line in lines_of(splitter.feed(one))]
 
 
 def test_lines_end_with_a_line_feed_a_carriage_return_or_both() -> None:
     assert split(b"a\nb\r\nc\rd") == [b"a\n", b"b\r\n", b"c\r", b"d"]
 
 
-def test_a_line_in_pieces_has_the_time_of_its_end() -> None:
+def test_a_line_in_pieces_comes_when_its_end_does() -> None:
     splitter = Splitter()
-    assert splitter.feed(Arrived(stream="stdout", time=1.0, data=b"in two ")) == []
-    other = splitter.feed(Arrived(stream="stderr", time=2.0, data=b"between\n"))
-    assert [(line.time, line.data) for line in other] == [(2.0, b"between\n")]
-    (line,) = splitter.feed(Arrived(stream="stdout", time=3.0, data=b"pieces\n"))
-    assert (line.time, line.data) == (3.0, b"in two pieces\n")
+    assert splitter.feed(Arrived(stream="stdout", time=1.0, data=b"in two ")) == b""
+    assert splitter.feed(Arrived(stream="stderr", time=2.0, data=b"between\n")) == b"between\n"
+    assert splitter.feed(Arrived(stream="stdout", time=3.0, data=b"pieces\n")) == b"in two pieces\n"
 
 
 def test_a_line_without_an_end_is_kept_in_bounded_memory() -> None:
     splitter = Splitter()
     for at in range(40):
-        assert splitter.feed(Arrived(stream="stdout", time=float(at), data=b"x" * LONGEST)) == []
-    (line,) = splitter.feed(Arrived(stream="stdout", time=41.0, data=b"\n"))
-    assert len(line.data) <= LONGEST
+        assert splitter.feed(Arrived(stream="stdout", time=float(at), data=b"x" * LONGEST)) == b""
+    (line,) = lines_of(splitter.feed(Arrived(stream="stdout", time=41.0, data=b"\n")))
+    assert len(line) <= LONGEST
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=10))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bench.watch.devices import DeviceMemory
+from bench.watch.pressure import stalled_seconds
 from bench.watch.probes import UrlError, checked, first_token
-from bench.watch.session import stalled_seconds
 
 
 @pytest.mark.parametrize("url", ["http://h:1/x", "https://h/v1/completions?a=b", "http://[::1]:8/"])

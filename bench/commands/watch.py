@@ -19,8 +19,9 @@ import click
 from bench.watch.document import document, exit_code
 from bench.watch.engine import StartError
 from bench.watch.probes import UrlError, checked
-from bench.watch.session import Watched, Wishes, watch
+from bench.watch.session import watch
 from bench.watch.text import summary
+from bench.watch.watched import Watched, Wishes
 from loaders.checkpoint.text import printable
 
 

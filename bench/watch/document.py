@@ -22,8 +22,8 @@ from bench.explain.record import ColdStart, Status
 from bench.watch.engine import how_it_ended
 from bench.watch.makeup import KINDS, make_up
 from bench.watch.samples import Span
-from bench.watch.session import Watched
 from bench.watch.stages import TITLES, Stage
+from bench.watch.watched import Watched
 
 _DIGITS = 4
 

@@ -23,9 +23,10 @@ from bench.explain.record import ColdStart
 from bench.pagecache import evict, warm
 from bench.sizes import format_size
 from bench.watch.document import document, exit_code, record
-from bench.watch.session import Wishes, watch
+from bench.watch.session import watch
 from bench.watch.text import summary
 from bench.watch.variants import comparisons, model_of
+from bench.watch.watched import Wishes
 from loaders.checkpoint.manifest import NoWeightsError, UnreadableError
 from loaders.checkpoint.read import examine
 from loaders.system.residency import Residency, choose_method

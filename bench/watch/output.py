@@ -34,27 +34,26 @@ class Arrived:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line with its end (a line feed or a carriage return; the last one of all may have none),
-    and when its end arrived."""
-
-    time: float
-    data: bytes
-
-
 @dataclass(slots=True)
 class Splitter:
-    """Cuts each stream into lines for itself: a line that comes in two pieces isn't torn by what
-    the other stream printed in between."""
+    """Keeps each stream's unfinished line back, each for itself: a line that comes in two pieces
+    isn't torn by what the other stream printed in between."""
 
     _kept: dict[Stream, bytes] = field(default_factory=dict)
 
-    def feed(self, arrived: Arrived) -> list[Line]:
-        pieces: list[bytes] = _LINES.findall(self._kept.pop(arrived.stream, b"") + arrived.data)
-        if arrived.data and pieces and not pieces[-1].endswith((b"\n", b"\r")):
-            self._kept[arrived.stream] = pieces.pop()[:LONGEST]
-        return [Line(time=arrived.time, data=piece[:LONGEST]) for piece in pieces]
+    def feed(self, arrived: Arrived) -> bytes:
+        """The whole lines that have arrived now; at a stream's end also one without an end."""
+        data = self._kept.pop(arrived.stream, b"") + arrived.data
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if arrived.data and cut < len(data):
+            self._kept[arrived.stream] = data[cut : cut + LONGEST]
+            return data[:cut]
+        return data
+
+
+def lines_of(data: bytes) -> list[bytes]:
+    """Lines with their ends: a line feed, a carriage return, or both."""
+    return [line[:LONGEST] for line in _LINES.findall(data)]
 
 
 class Passage:

@@ -3,123 +3,28 @@
 from __future__ import annotations
 
 import os
-import queue
 import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 from bench.watch.devices import DeviceMemory
 from bench.watch.engine import Ended, Engine, adopting_orphans, reap_orphans, send
-from bench.watch.output import Arrived, Passage, Splitter
-from bench.watch.probes import Answered, FirstToken, first_token, poll
+from bench.watch.inbox import Event, Inbox, Interrupt, Token, signals_into, window_changes
+from bench.watch.output import Arrived, Passage, Splitter, lines_of
+from bench.watch.pressure import stalled_seconds
+from bench.watch.probes import Answered, first_token, poll
 from bench.watch.reader import Reader
-from bench.watch.samples import Moment, Series, next_interval
-from bench.watch.stages import Stages, telling
+from bench.watch.samples import Moment, next_interval
+from bench.watch.stages import telling
 from bench.watch.tree import Tree
-from loaders.system.files import text, under
+from bench.watch.watched import Watched, Wishes
 
-WAITING = 256
-"""Chunks of output that may wait to be looked at. An engine that prints faster than they can be
-waits then, as it would for a slow terminal."""
-
-GRACE = (10.0, 5.0, 5.0)
-"""Seconds that an engine is given after SIGINT, after SIGTERM and after SIGKILL."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STEPS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _DRAIN = 0.5  # seconds for the last output of an engine that has ended
 _GONE_YET = 0.05  # between looks at what is being stopped, or has left its first process behind
 _IDLE = 3600.0  # while a server serves there is nothing to look at
-
-Outcome = Literal["ended", "interrupted", "timeout", "died"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupt:
-    """A signal that asks us to end."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
-    found: FirstToken
-
-
-Event = Arrived | Ended | Answered | Interrupt | Token
-
-
-class Inbox:
-    """Events of several threads and of signal handlers, in the order of their coming. `put` waits
-    where too much output is waiting already, `urgent` never does."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Event, bool]] = queue.SimpleQueue()
-        self._room = threading.Semaphore(WAITING)
-
-    def put(self, event: Event) -> None:
-        self._room.acquire()
-        self._queue.put((event, True))
-
-    def urgent(self, event: Event) -> None:
-        self._queue.put((event, False))
-
-    def get(self, timeout: float) -> Event | None:
-        """The next event, None if none comes in time."""
-        try:
-            event, held = self._queue.get(timeout=max(0.0, timeout))
-        except queue.Empty:
-            return None
-        if held:
-            self._room.release()
-        return event
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the user asked for. `stdout` and `stderr` are descriptors of ours that the engine's
-    output goes to."""
-
-    ready_url: str | None = None
-    first_token_url: str | None = None
-    first_token_body: str | None = None
-    until_ready: bool = False
-    timeout: float | None = None
-    stdout: int = 1
-    stderr: int = 2
-    grace: tuple[float, float, float] = GRACE
-
-
-@dataclass(slots=True)
-class Watched:
-    """What was seen of one start. Times in seconds since the engine was started; None where it
-    didn't come to that."""
-
-    command: tuple[str, ...]
-    begun_at: float
-    reader: Reader
-    stages: Stages = field(default_factory=Stages)
-    series: Series = field(default_factory=Series)
-    by_url: bool = False
-    ready: float | None = None
-    ready_by: str | None = None
-    first_token: FirstToken | None = None
-    first_token_at: float | None = None
-    ended: float | None = None
-    returncode: int | None = None
-    outcome: Outcome = "ended"
-    left_over: int = 0
-    stopped_by: str | None = None
-    device_memory_reason: str | None = None
-    broken: tuple[str, ...] = ()
-    watched_until: float = 0.0
-    own_cpu_seconds: float = 0.0
-    own_cpu_share: float | None = None
 
 
 def watch(
@@ -136,21 +41,8 @@ def watch(
     SIGINT, SIGTERM and SIGHUP end the engine with all its processes, and what was seen is returned.
     """
     inbox = Inbox()
-    with adopting_orphans(), _signals_into(inbox):
+    with adopting_orphans(), signals_into(inbox):
         return _Session(command, wishes, inbox, on_ready, say).run()
-
-
-@contextmanager
-def _signals_into(inbox: Inbox) -> Iterator[None]:
-    def handler(number: int, frame: object) -> None:
-        inbox.urgent(Interrupt(number=number))
-
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 class _Session:
@@ -192,7 +84,7 @@ class _Session:
         if wishes.ready_url:
             arguments = (wishes.ready_url, self.inbox.urgent, self.no_polling)
             threading.Thread(target=poll, args=arguments, daemon=True).start()
-        with _window_changes(self.engine.passages):
+        with window_changes(self.engine.passages):
             try:
                 self._go_on(lambda: seen.ready is not None, timeout=wishes.timeout)
                 if seen.ready is not None and not self.over:
@@ -253,13 +145,12 @@ class _Session:
     def _read(self, event: Arrived) -> None:
         if not event.data:
             self.streams -= 1
-        lines = self.splitter.feed(event)
+        data = self.splitter.feed(event)
         time_since = event.time - self.engine.begun
-        data = b"".join(line.data for line in lines)
         bounds = False
         if telling(data):
-            for line in lines:
-                bounds = self.seen.stages.feed(line.data, time_since) or bounds
+            for line in lines_of(data):
+                bounds = self.seen.stages.feed(line, time_since) or bounds
         self.seen.reader.feed(data, event.time)
         if bounds and self.seen.ready is None:
             self._look()  # so that the counts at a stage's end needn't be interpolated
@@ -358,32 +249,6 @@ class _Session:
         self.seen.broken = tuple(one.stream for one in self.engine.passages if one.broken)
 
 
-def stalled_seconds(what: str, root: str = "/") -> float | None:
-    """Seconds in which some process of the host was stalled on "io", or had to wait for a "cpu",
-    since it started; None on kernels without pressure stall information."""
-    content = text(under(root, f"/proc/pressure/{what}")) or ""
-    for line in content.splitlines():
-        if line.startswith("some "):
-            total = line.rpartition("total=")[2]
-            return int(total) / 1e6 if total.isdecimal() else None
-    return None
-
-
 def _own_cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-@contextmanager
-def _window_changes(passages: Sequence[Passage]) -> Iterator[None]:
-    """Passes on changes of our terminal's size."""
-
-    def handler(number: int, frame: object) -> None:
-        for passage in passages:
-            passage.resize()
-
-    before = signal.signal(signal.SIGWINCH, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGWINCH, before)
