@@ -14,8 +14,8 @@ from bench.sizes import format_size
 from bench.summary import GB, Group, Row, ceilings, rows
 
 LOADER = "snapshot"
-PARTS = "-alone"
-"""How ways of the phase assemble are named that are no whole assembly but one stage of it."""
+WHOLE = "parameters"
+"""What the ways of the phase assemble are `into` that end with what a snapshot holds."""
 
 Seconds = Mapping[int, float]
 """By pass."""
@@ -109,14 +109,14 @@ def _told(run: Run, row: Row) -> tuple[float, int] | None:
 
 
 def _assembled(run: Run, row: Row) -> Row | None:
-    """The fastest whole assembly of the checkpoint on the same storage, cold."""
+    """The fastest assembly of the same share of the model, from the same storage, cold."""
     found = [
         one
         for one in rows(run, "assemble")
         if one.group.storage == row.group.storage
         and one.group.cache == "cold"
-        and not one.loader.endswith(PARTS)
-        and one.loader != LOADER
+        and one.group.layout == row.group.layout
+        and one.options.get("into") == WHOLE
         and not one.apart
     ]
     return min(found, key=_middle, default=None)

@@ -105,6 +105,16 @@ LAYERS = [
         {"loaders.contract", "loaders.registry", "loaders.slicing", "loaders.device"},
         "a quantiser takes tensors, whoever loaded them",
     ),
+    (
+        "loaders/snapshot/*.py",
+        {"loaders.registry", "loaders.restore", "loaders.sharded_state"},
+        "a snapshot is made without its loaders",
+    ),
+    (
+        "loaders/snapshot/format.py",
+        {"torch", "loaders.io", "loaders.contract", "loaders.slicing", "loaders.quantise"},
+        "a file's header is read without what made it",
+    ),
     ("loaders/transfer/plan.py", {"torch", "loaders"}, "which bytes go together is arithmetic"),
     ("loaders/pipeline/stages.py", {"torch", "loaders"}, "what stages tell is arithmetic"),
     *[
@@ -132,6 +142,7 @@ LAYERS = [
             "remote_limits",
             "findings",
             "phase_findings",
+            "snapshot_pays",
             "report",
         )
     ],
