@@ -8,6 +8,7 @@ import pty
 import signal
 import socket
 import subprocess
+import time
 import tty
 from pathlib import Path
 from typing import Any
