@@ -18,39 +18,58 @@ class RowsError(ValueError):
 
 
 class Joined:
-    """Adds up the rows of one tensor after another. With `digests` their digest as well: `digest`
-    is that of the last whole tensor."""
+    """Adds up the rows of each tensor. With `digests` their digest as well: `digest` is that of the
+    last whole tensor. Rows that come before their turn are copied for it, and only for it."""
 
     def __init__(self, checkpoint: Checkpoint, *, digests: bool = False) -> None:
         self._rows_of = {spec.name: next(iter(spec.shape), 1) for spec in checkpoint.tensors}
         self._digests = digests
-        self._hasher = xxhash.xxh3_128()
-        self._parts: list[Seen] = []  # of the tensor that isn't whole yet
-        self._came = 0  # rows of it
+        self._begun: dict[str, _Begun] = {}  # tensors that aren't whole yet
         self.digest = ""
 
     def add(self, name: str, first: int, rows: torch.Tensor) -> Seen | None:
-        """Reads all bytes of the rows. The tensor as it was seen, with its last rows; None before.
-        RowsError for other rows than the next ones."""
-        due = self._parts[0].name if self._parts else name
-        if (name, first) != (due, self._came):
-            raise RowsError(f"rows of {due} from {self._came} expected, got {name} from {first}")
+        """Reads all bytes of the rows. The tensor as it was seen, with the last of its rows to
+        come; None before. RowsError for rows that came already."""
+        begun = self._begun.setdefault(name, _Begun())
+        stop = first + next(iter(rows.shape), 1)
+        if first in begun.parts or first < begun.edge:
+            raise RowsError(f"rows of {name} from {begun.edge} expected, got {name} from {first}")
         at = first * rows.element_size() * prod(rows.shape[1:])
-        self._parts.append(Seen.of(name, rows, rows_sum(rows, at)))
-        if self._digests:
-            feed(self._hasher, rows)
-        self._came += next(iter(rows.shape), 1)
-        if self._came < self._rows_of.get(name, 0):
+        begun.parts[first] = Seen.of(name, rows, rows_sum(rows, at))
+        if self._digests and first != begun.edge:
+            begun.early[first] = rows.clone()
+        elif self._digests:
+            feed(begun.hasher, rows)
+        begun.advance(first, stop)
+        if begun.edge < self._rows_of.get(name, 0):
             return None
-        whole = _whole(self._parts)
-        self.digest = self._hasher.hexdigest()
-        self._hasher, self._parts, self._came = xxhash.xxh3_128(), [], 0
-        return whole
+        del self._begun[name]
+        self.digest = begun.hasher.hexdigest()
+        return _whole([begun.parts[key] for key in sorted(begun.parts)])
 
     def finish(self) -> None:
-        """RowsError if the last rows of a tensor never came."""
-        if self._parts:
-            raise RowsError(f"rows of {self._parts[0].name} from {self._came} expected, got none")
+        """RowsError if some rows of a tensor never came."""
+        for name, begun in self._begun.items():
+            raise RowsError(f"rows of {name} from {begun.edge} expected, got none")
+
+
+class _Begun:
+    """A tensor of which some rows have come: those before `edge`, and those that came early."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, Seen] = {}
+        self.ends: dict[int, int] = {}
+        self.early: dict[int, torch.Tensor] = {}
+        self.edge = 0
+        self.hasher = xxhash.xxh3_128()
+
+    def advance(self, first: int, stop: int) -> None:
+        self.ends[first] = stop
+        while self.edge in self.ends:
+            rows = self.early.pop(self.edge, None)
+            if rows is not None:
+                feed(self.hasher, rows)
+            self.edge = self.ends.pop(self.edge)
 
 
 def _whole(parts: Sequence[Seen]) -> Seen:

@@ -162,10 +162,10 @@ class Loader(ABC):
         return False
 
     def load_rows(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[Rows]:
-        """As `load`, but a large tensor comes in parts, in order, each a run of rows (indices of
-        its first dimension) that lies contiguous and begins at a multiple of 8 bytes of it. For
-        consumers that copy, convert or send rows as they come: memory stays as small as the parts.
-        Nothing of another tensor comes before a tensor's last part."""
+        """As `load`, but a large tensor comes in parts, each a run of rows (indices of its first
+        dimension) that lies contiguous and begins at a multiple of 8 bytes of it. For consumers
+        that copy, convert or send rows as they come: memory stays as small as the parts. In any
+        order: parts of other tensors may come before a tensor's last one."""
         for name, tensor in self.load(checkpoint, stamp):
             yield name, 0, tensor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import ClassVar
@@ -12,6 +12,7 @@ import torch
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
 from loaders.contract import Loader, OptionValue, Rows, Stamp, Tunable
 from loaders.io.borrowed import Shape, ring_of, shape_of, stream_tensors
+from loaders.io.interleave import Turn, in_order
 from loaders.io.rows import parts_of
 from loaders.io.sources import DirectSource, OpenSource
 from loaders.registry import register
@@ -71,21 +72,30 @@ class Direct(Loader):
             checkpoint = replace(checkpoint, tensors=tuple(self._cut(checkpoint)[1]))
         return ring_of(checkpoint, self._shape()).nbytes
 
+    def turns(self, checkpoint: Checkpoint) -> Sequence[Turn]:
+        """In which order its tensors, or parts of them, are read."""
+        return in_order(len(checkpoint.tensors))
+
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
-        return self._stream(checkpoint, stamp)
+        with closing(self._stream(checkpoint, stamp)) as arriving:
+            for number, tensor in arriving:
+                yield checkpoint.tensors[number].name, tensor
 
     def load_rows(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[Rows]:
         firsts, parts = self._cut(checkpoint)
         with closing(self._stream(replace(checkpoint, tensors=tuple(parts)), stamp)) as arriving:
-            for first, (name, rows) in zip(firsts, arriving, strict=True):
-                yield name, first, rows
+            for number, rows in arriving:
+                yield parts[number].name, firsts[number], rows
 
     def _stream(
         self, checkpoint: Checkpoint, stamp: Stamp
-    ) -> Generator[tuple[str, torch.Tensor], None, None]:
+    ) -> Generator[tuple[int, torch.Tensor], None, None]:
+        with stamp("open"):
+            turns = self.turns(checkpoint)
         return stream_tensors(
             checkpoint,
-            self._shape(),
+            self._shape(both=any(turn.stream for turn in turns)),
+            turns=turns,
             open_source=self.open_source(),
             stamp=stamp,
             note=self.note,
@@ -96,5 +106,5 @@ class Direct(Loader):
         cut = list(parts_of(checkpoint.tensors, self._shape().part_bytes))
         return [first for first, _ in cut], [part for _, part in cut]
 
-    def _shape(self) -> Shape:
-        return shape_of(self.settings, self.threads)
+    def _shape(self, *, both: bool = False) -> Shape:
+        return shape_of(self.settings, self.threads, both=both)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -58,9 +59,27 @@ def test_reads_are_aligned_and_within_block_and_ring(case: Case) -> None:
     assert [read.file for read in reads if read.last] == sorted(set(files))
 
 
+@settings(max_examples=200)
+@given(case=cases(), chance=st.randoms(use_true_random=False))
+def test_in_any_order_every_tensor_is_whole_and_every_file_ends_once(
+    case: Case, chance: random.Random
+) -> None:
+    """The ring was laid out for another order of the same tensors."""
+    chance.shuffle(case.extents)
+    reads, _ = plan(case)
+    ends = {read.file: index for index, read in enumerate(reads)}
+    assert {read.file: index for index, read in enumerate(reads) if read.last} == ends
+    assert sum(read.last for read in reads) == len(ends)
+    assert_whole(case)
+
+
 @settings(max_examples=300)
 @given(cases())
 def test_every_tensor_is_whole_when_it_is_said_to_be_there(case: Case) -> None:
+    assert_whole(case)
+
+
+def assert_whole(case: Case) -> None:
     """Simulates ring and consumer with the identity of each byte. Reads of the future begin as
     early as they may: whatever isn't given up must survive all of them."""
     reads, places = plan(case)

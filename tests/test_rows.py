@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from tiny_bench import Ground
 from tiny_loaders import Raw, Stamps, checkpoint_of, file_bytes, noise, tensor_bytes, tricky
 from tiny_loaders import write_shard as shard
-from tiny_ring import MIB, laps
+from tiny_ring import MIB, evict, fill, laps
 
 from bench.child import Stopwatch, load_once, prove
 from bench.children import Server
@@ -90,16 +91,28 @@ def large(tmp_path: Path) -> Checkpoint:
 
 
 def joined(checkpoint: Checkpoint, arriving: Iterator[Rows]) -> dict[str, bytes]:
-    found: dict[str, list[bytes]] = {spec.name: [] for spec in checkpoint.tensors}
+    found: dict[str, dict[int, bytes]] = {spec.name: {} for spec in checkpoint.tensors}
     came = dict.fromkeys(found, 0)
     for name, first, rows in arriving:
-        assert first == came[name]
+        assert first not in found[name]
         assert rows.is_contiguous()
         came[name] += rows.shape[0] if rows.dim() else 1
-        found[name].append(tensor_bytes(rows))
+        found[name][first] = tensor_bytes(rows)
     for spec in checkpoint.tensors:
         assert came[spec.name] == (spec.shape[0] if spec.shape else 1)
-    return {name: b"".join(parts) for name, parts in found.items()}
+    return {
+        name: b"".join(parts[first] for first in sorted(parts)) for name, parts in found.items()
+    }
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_every_row_is_right_where_half_is_in_memory(share: float, large: Checkpoint) -> None:
+    expected = {spec.name: file_bytes(large, spec) for spec in large.tensors}
+    (file,) = large.files
+    evict(file.path)
+    fill(file.path, 0, int(file.size * share))
+    loader = Adaptive(2, rows=True, block_mib=1)
+    assert joined(large, loader.load_rows(large, Stamps())) == expected
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -238,6 +251,37 @@ def test_sums_and_digests_of_parts_are_those_of_the_whole(rows: int, width: int)
         whole.nbytes,
     )
     assert both.digest == xxhash.xxh3_128_hexdigest(whole.numpy())
+
+
+@settings(max_examples=25)
+@given(rows=st.integers(2, 30), chance=st.randoms(use_true_random=False))
+def test_parts_of_several_tensors_may_come_in_any_order(rows: int, chance: random.Random) -> None:
+    wholes = {name: torch.randint(0, 255, (rows, 999), dtype=torch.uint8) for name in "ab"}
+    specs = tuple(replace(spec_of((rows, 999)), name=name) for name in wholes)
+    checkpoint = Checkpoint(root="", origin="", format="safetensors", files=(), tensors=specs)
+    parts = list(parts_of(specs, 8 * 999))
+    chance.shuffle(parts)
+    both = Joined(checkpoint, digests=True)
+    for first, part in parts:
+        arrived = wholes[part.name][first : first + part.shape[0]].clone()
+        seen = both.add(part.name, first, arrived)
+        arrived.zero_()  # its memory is used again
+        if seen is not None:
+            whole = wholes[seen.name]
+            assert (seen.byte_sum, seen.shape) == (byte_sum(whole), (rows, 999))
+            assert both.digest == xxhash.xxh3_128_hexdigest(whole.numpy())
+    both.finish()
+
+
+def test_a_part_that_comes_early_comes_once() -> None:
+    spec = spec_of((32, 8))
+    checkpoint = Checkpoint(root="", origin="", format="safetensors", files=(), tensors=(spec,))
+    both = Joined(checkpoint)
+    both.add("t", 16, torch.zeros((8, 8), dtype=torch.uint8))
+    with pytest.raises(RowsError, match="rows of t from 0 expected, got t from 16"):
+        both.add("t", 16, torch.zeros((8, 8), dtype=torch.uint8))
+    with pytest.raises(RowsError, match="rows of t from 0 expected, got none"):
+        both.finish()
 
 
 def test_a_part_begins_at_a_lane() -> None:

@@ -3,21 +3,22 @@ asked for, and the whole load needs the ring and no more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from loaders.checkpoint.manifest import Checkpoint, TensorSpec
+from loaders.checkpoint.manifest import Checkpoint
 from loaders.io.ahead import TouchAhead
 from loaders.io.buffers import PAGE, allocate
 from loaders.io.errors import LoadError
+from loaders.io.interleave import Turn, in_order
 from loaders.io.layout import Extent, Ring, plan_places, plan_reads, ring_for
 from loaders.io.refill import Refill
 from loaders.io.sources import OpenSource, summed
-from loaders.io.tensors import by_file, dtype_of, is_aligned, require_dtypes, tensor_over
+from loaders.io.tensors import dtype_of, is_aligned, require_dtypes, tensor_over
 
 _RING = 64 << 20
 
@@ -39,11 +40,14 @@ class Shape:
         return self.block_bytes - 2 * PAGE
 
 
-def shape_of(settings: Mapping[str, bool | int | str], threads: int) -> Shape:
+def shape_of(
+    settings: Mapping[str, bool | int | str], threads: int, *, both: bool = False
+) -> Shape:
     """From a loader's options: `ring_mib` (0: 64, or for `rows` two blocks a reader and four at
-    least), `block_mib`, `pages` ("huge", "4k"), `readers` (0: as many as `threads`), `rows`."""
+    least), `block_mib`, `pages` ("huge", "4k"), `readers` (0: as many as `threads`), `rows`.
+    `both`: memory and device are read from at once, with so many readers for each."""
     block = int(settings["block_mib"]) << 20
-    readers = int(settings["readers"]) or threads
+    readers = (int(settings["readers"]) or threads) * (2 if both else 1)
     enough = max(2 * readers, 4) * block if settings["rows"] else _RING
     return Shape(
         ring_bytes=int(settings["ring_mib"]) << 20 or enough,
@@ -55,26 +59,29 @@ def shape_of(settings: Mapping[str, bool | int | str], threads: int) -> Shape:
 
 def ring_of(checkpoint: Checkpoint, shape: Shape) -> Ring:
     """The ring that the checkpoint's tensors need (see `ring_for`)."""
-    return _ring(_extents(checkpoint)[1], shape)
+    extents = _extents(checkpoint, in_order(len(checkpoint.tensors)))[1]
+    return ring_for(extents, wanted=shape.ring_bytes, block=shape.block_bytes, align=PAGE)
 
 
 def stream_tensors(
     checkpoint: Checkpoint,
     shape: Shape,
     *,
+    turns: Sequence[Turn],
     open_source: OpenSource,
     stamp: Callable[[Literal["allocate"]], AbstractContextManager[None]],
     note: Callable[[str], None],
     show_memory: Callable[[str, memoryview], None],
-) -> Generator[tuple[str, torch.Tensor], None, None]:
-    """Yields every tensor in the order of files and offsets as soon as its bytes are there.
+) -> Generator[tuple[int, torch.Tensor], None, None]:
+    """Yields every tensor, with its number in the checkpoint, as soon as its bytes are there.
+    `turns`: each number once; the order, which has no need to be that of the file.
 
     Advancing the iterator gives the tensor's memory up: other bytes are read into it. Closing it
     joins the threads and closes the files. LoadError for what can't be loaded.
     """
     require_dtypes(checkpoint)
-    paths, extents = _extents(checkpoint)
-    ring = _ring(extents, shape)
+    paths, extents = _extents(checkpoint, turns)
+    ring = ring_of(checkpoint, shape)
     if ring.nbytes > shape.ring_bytes + shape.block_bytes:
         wanted = shape.ring_bytes >> 20
         note(f"a ring of {ring.nbytes >> 20} MiB instead of {wanted} for {_largest(checkpoint)}")
@@ -98,12 +105,13 @@ def stream_tensors(
     try:
         with refill, TouchAhead(buffer):
             places = plan_places(extents, ring)
-            for number, (spec, place) in enumerate(zip(checkpoint.tensors, places, strict=True)):
-                refill.give_up(number)
+            for past, (turn, place) in enumerate(zip(turns, places, strict=True)):
+                refill.give_up(past)
                 refill.wait(place.reads)
+                spec = checkpoint.tensors[turn.number]
                 if spec.nbytes and not is_aligned(place.position, dtype_of(spec)):
                     note("tensors at offsets that their dtype can't have in memory were copied")
-                yield spec.name, tensor_over(memory, place.position, spec)
+                yield turn.number, tensor_over(memory, place.position, spec)
     finally:
         for text in summed(refill.notes):
             note(text)
@@ -111,26 +119,21 @@ def stream_tensors(
         buffer.close()
 
 
-def _extents(checkpoint: Checkpoint) -> tuple[list[str], list[Extent]]:
-    """The paths of the files that hold bytes of tensors, and where each tensor lies in them."""
-    paths: list[str] = []
+def _extents(checkpoint: Checkpoint, turns: Sequence[Turn]) -> tuple[list[str], list[Extent]]:
+    """Where each tensor lies in its file, and the files that hold bytes of tensors, numbered as
+    they are come to. Each of two streams has its own: it walks through the files one by one, and so
+    few need to be open at once."""
+    paths = {file.name: file.path for file in checkpoint.files}
+    numbers: dict[tuple[str, int], int] = {}
     extents: list[Extent] = []
-    for file, specs in by_file(checkpoint):
-        if any(spec.nbytes for spec in specs):
-            paths.append(file.path)
-        for spec in specs:
-            extents.append(_extent(max(len(paths) - 1, 0), file.path, spec))
-    return paths, extents
-
-
-def _extent(file: int, path: str, spec: TensorSpec) -> Extent:
-    if spec.offset is None:
-        raise LoadError(f"{path}: tensor {spec.name!r} isn't contiguous in the file")
-    return Extent(file=file, offset=spec.offset, nbytes=spec.nbytes)
-
-
-def _ring(extents: list[Extent], shape: Shape) -> Ring:
-    return ring_for(extents, wanted=shape.ring_bytes, block=shape.block_bytes, align=PAGE)
+    for turn in turns:
+        spec = checkpoint.tensors[turn.number]
+        path = paths[spec.file]
+        if spec.offset is None:
+            raise LoadError(f"{path}: tensor {spec.name!r} isn't contiguous in the file")
+        file = numbers.setdefault((path, turn.stream), len(numbers)) if spec.nbytes else 0
+        extents.append(Extent(file=file, offset=spec.offset, nbytes=spec.nbytes))
+    return [path for path, _ in numbers], extents
 
 
 def _largest(checkpoint: Checkpoint) -> str:

@@ -2,8 +2,8 @@
 
 Pure arithmetic over the manifest's offsets. The rules:
 
-- The ring is one region, filled from its beginning to its end again and again, in the order of the
-  files and of the offsets within them.
+- The ring is one region, filled from its beginning to its end again and again, in the order in
+  which the tensors are wanted.
 - A file's bytes keep their place within the alignment unit, so that direct reads need no copy.
 - Tensors that follow one another in a file lie one behind the other in the ring, and are read
   together in blocks counted from the first one's beginning: many small ones cost one read, and no
@@ -27,8 +27,8 @@ since a read of its own costs more; longer gaps are skipped."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A tensor's bytes: `nbytes` from `offset` of file number `file`. Given in the order of files
-    and offsets."""
+    """A tensor's bytes: `nbytes` from `offset` of file number `file`. Given in the order in which
+    they are wanted, mostly that of files and offsets."""
 
     file: int
     offset: int
@@ -124,11 +124,8 @@ def plan_reads(extents: Sequence[Extent], ring: Ring) -> Iterator[Read]:
     """Every read, in the order in which they are to be started."""
     live: deque[tuple[int, int]] = deque()  # (start, last tensor) of the reads in the ring
     after = 0
-    segments = _segments(extents, ring)
-    segment = next(segments, None)
-    while segment is not None:
-        following = next(segments, None)
-        more = following is not None and following.file == segment.file
+    final = {extent.file: number for number, extent in enumerate(extents) if extent.nbytes}
+    for segment in _segments(extents, ring):
         whole = _up(segment.end, ring.align)
         offset, tensor = segment.offset, segment.first
         while offset < whole:
@@ -146,10 +143,9 @@ def plan_reads(extents: Sequence[Extent], ring: Ring) -> Iterator[Read]:
                 needed=min(stop, segment.end) - offset,
                 position=start % ring.nbytes,
                 after=after,
-                last=stop == whole and not more,
+                last=stop == whole and segment.last == final[segment.file],
             )
             offset = stop
-        segment = following
 
 
 def plan_places(extents: Sequence[Extent], ring: Ring) -> Iterator[Place]:
