@@ -45,7 +45,7 @@ def ranks_of(parent: int) -> list[psutil.Process]:
     return [
         one
         for one in psutil.Process(parent).children(recursive=True)
-        if "bench.ranks.worker" in one.cmdline()
+        if "bench.ranks.worker" in (words := one.cmdline()) and "bench.ranks.start" not in words
     ]
 
 

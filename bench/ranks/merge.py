@@ -34,6 +34,7 @@ def merged(runs: Sequence[Run], writer: Writer) -> tuple[Sample, ...]:
                     f"{run.path}: its {key} isn't that of {runs[0].path}; give the runs of one "
                     "measurement"
                 )
+    first = _plan(nodes[min(nodes)])  # whose samples' ids the merged ones have
     absent = [node for node in range(first["ranks"]["nodes"]) if node not in nodes]
     ordered = [nodes[node] for node in sorted(nodes)]
     hosts = [run.host for run in ordered if run.host]

@@ -15,6 +15,11 @@ from loaders.checkpoint.text import printable
 
 GB = 1e9
 GIB = 1 << 30
+LEGEND = (
+    "GB/s: bytes that all ranks keep, from the earliest start to the last rank's end. fetched: how "
+    "often the files' bytes came from the device, all ranks together (1 is once for all); group: "
+    "the same by the control group's count, others in it included."
+)
 STAMPS = ("open", "allocate", "read", "exchange", "transfer")
 
 
@@ -80,6 +85,7 @@ def show(samples: Sequence[Sample], out: Console) -> None:
     rows = summary(samples)
     if rows:
         out.print(_ways(rows))
+        out.print(LEGEND)
         for row in rows:
             out.print()
             out.print(_ranks(row))
@@ -91,9 +97,9 @@ def show(samples: Sequence[Sample], out: Console) -> None:
 
 def _ways(rows: Sequence[dict[str, Any]]) -> Table:
     found = Table(box=None, pad_edge=False, header_style="bold")
-    found.add_column("way")
-    for title in ("ranks", "GB/s", "range", "first done s", "last done s", "fetched x", "group x"):
-        found.add_column(title, justify="right")
+    found.add_column("way", no_wrap=True)
+    for title in ("ranks", "GB/s", "range", "first s", "last s", "fetched", "group"):
+        found.add_column(title, justify="right", no_wrap=True)
     found.add_column("was")
     for row in rows:
         low, high = row["range"]
@@ -113,12 +119,12 @@ def _ways(rows: Sequence[dict[str, Any]]) -> Table:
 
 def _ranks(row: dict[str, Any]) -> Table:
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.title = f"{row['way']}, rank by rank ({row['collective']})"
+    found.title = f"{row['way']}, rank by rank (seconds; {row['collective']})"
     used = [name for name in STAMPS if any(one[name] for one in row["by_rank"])]
-    titles = [*(f"{name} s" for name in used), "done at s", "GB/s", "kept GiB", "fetched GiB"]
-    found.add_column("rank")
+    titles = [*used, "done at", "GB/s", "kept GiB", "fetched"]
+    found.add_column("rank", no_wrap=True)
     for title in titles:
-        found.add_column(title, justify="right")
+        found.add_column(title, justify="right", no_wrap=True)
     for one in row["by_rank"]:
         found.add_row(
             f"{one['rank']} {escape(printable(one['host']))}",
@@ -126,7 +132,7 @@ def _ranks(row: dict[str, Any]) -> Table:
             f"{one['done_at']:.3f}",
             f"{one['bytes'] / one['total'] / GB:.2f}" if one["total"] else "",
             f"{one['bytes'] / GIB:.3f}",
-            _text("{:.3f}", None if one["fetched"] is None else one["fetched"] / GIB),
+            _text("{:.3f} GiB", None if one["fetched"] is None else one["fetched"] / GIB),
         )
     return found
 
