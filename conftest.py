@@ -1,1 +1,1 @@
-pytest_plugins = ["bench.plugin"]
+pytest_plugins = ["bench.torch_there", "bench.plugin"]

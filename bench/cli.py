@@ -8,7 +8,31 @@ import pkgutil
 import click
 
 import bench.commands
+from loaders.device.faults import explain_import
 from loaders.store.address import scrubbed
+
+NEXT = {
+    "advise": "Before: pytest --benchmark-only makes a run. After: coldload compare OLD NEW shows "
+    "whether the change helped.",
+    "check": "Next: pytest --benchmark-only --model=PATH measures how it loads.",
+    "compare": "Next: coldload advise RUN says what to change; with more --passes smaller "
+    "differences show.",
+    "explain": "Next: coldload watch -- COMMAND takes a start apart while it goes on; pytest "
+    "--benchmark-only says what this host could reach.",
+    "host": "Next: pytest --benchmark-only --storage=PATH measures it.",
+    "loaders": "Next: pytest --benchmark-only --loader=NAME measures one.",
+    "make": "Next: coldload check DIR, or pytest --benchmark-only --model=DIR.",
+    "plan": "Next: pytest --benchmark-only --tp=8 measures what such slicing costs.",
+    "quantize": "Next: coldload check DEST, or pytest --benchmark-only --model=DEST.",
+    "ranks": "Next: coldload report RUN shows when each rank was done.",
+    "report": "Next: coldload advise RUN says what to change.",
+    "runs": "Next: coldload report RUN and coldload advise RUN, for one of them.",
+    "snapshot": "Next: pytest --benchmark-only --loader=snapshot measures what it saves.",
+    "w8a8": "Before: pytest bench/bench_w8a8.py --benchmark-only makes a run.",
+    "watch": "Next: coldload explain LOG takes kept output apart; pytest --benchmark-only says "
+    "what this host could reach.",
+}
+"""What to do after a command, or before it: the last line of its --help."""
 
 
 class Commands(click.Group):
@@ -21,8 +45,15 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.list_commands(ctx):
             return None
-        found = importlib.import_module(f"bench.commands.{name}").command
+        try:
+            found = importlib.import_module(f"bench.commands.{name}").command
+        except Exception as error:
+            _explain(error)
+            raise
         assert isinstance(found, click.Command)
+        after = NEXT.get(name, "")
+        if after not in (found.epilog or ""):
+            found.epilog = " ".join(filter(None, [found.epilog, after]))
         return found
 
     def invoke(self, ctx: click.Context) -> object:
@@ -30,11 +61,28 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except click.UsageError as error:  # it quotes what was typed, which may be an address
             raise click.UsageError(scrubbed(error.format_message()), error.ctx) from None
+        except (RuntimeError, ImportError, OSError) as error:
+            _explain(error)
+            raise
+
+
+def _explain(error: Exception) -> None:
+    """Raises one clear error where torch can't be imported because an accelerator's software is
+    installed in part."""
+    said = explain_import(error)
+    if said is not None:
+        clear = click.ClickException(said)
+        clear.exit_code = 2
+        raise clear from error
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Measure how a large model's weights get from storage into memory, and what limits it.
+    """Why a large model's weights take so long to load, and what would make it fast here.
 
-    To measure: pytest --benchmark-only. These commands look at what goes in and what came out.
+    \b
+    A slow start of an engine:  coldload explain startup.log
+    This host, measured:        pytest --benchmark-only     (writes runs/<time>)
+    What to change:             coldload advise runs/<time>
+    A page to look at:          coldload report runs/<time>
     """

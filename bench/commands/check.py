@@ -45,7 +45,7 @@ from loaders.store.address import masked
 _MOST_IGNORED = 20
 
 
-@click.command
+@click.command(short_help="Is this checkpoint sound? Every fault, by file and tensor.")
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 @click.option(

@@ -24,7 +24,7 @@ class UnreadableError(click.ClickException):
     exit_code = 2
 
 
-@click.command()
+@click.command(short_help="This machine, and what lies below a path.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(paths: tuple[str, ...], as_json: bool) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from loaders.registry import Entry
 
 
-@click.command
+@click.command(short_help="What can be measured, and what can't here, with the reason.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool) -> None:
     """List every loader: what it reads, options with defaults, and why one can't run here."""

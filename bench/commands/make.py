@@ -43,7 +43,10 @@ from loaders.checkpoint.text import printable
 from loaders.store.address import is_address, masked
 
 
-@click.command(epilog=f"Shapes: {', '.join(shape_names())}.")
+@click.command(
+    short_help="A checkpoint of random numbers in the shape of a real model.",
+    epilog=f"Shapes: {', '.join(shape_names())}.",
+)
 @click.argument("shape")
 @click.argument("folder", metavar="DIR")
 @click.option(

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _SCHEMES = sorted({name for names in WRITABLE.values() for name in names})
 
 
-@click.command
+@click.command(short_help="Quantise a checkpoint into the engines' int8 and fp8 formats.")
 @click.argument("source", metavar="SRC")
 @click.argument("dest", metavar="DEST")
 @click.option(
