@@ -26,7 +26,13 @@ from typing import Any, get_args
 
 import click
 from rich.console import Console
-from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.text import Text
 
 from bench.sizes import format_size
@@ -83,7 +89,8 @@ def command(
     Exit code: 0 sound, 1 it has a fault, 2 PATH can't be read, 3 there are no weights.
     """
     try:
-        with _progress(checksum or verify or source is not None) as on_bytes:
+        times = checksum + verify
+        with _progress(path, asked, times, more=source is not None) as on_bytes:
             found = examine(path, format=asked, verify_blobs=checksum, on_bytes=on_bytes)
             wanted = {name: degree for name, degree in degrees.items() if degree is not None}
             if verify or source is not None or wanted:
@@ -124,14 +131,19 @@ def _examined_snapshot(
 
 
 @contextmanager
-def _progress(checksum: bool) -> Iterator[Callable[[int], None] | None]:
-    """A running count on standard error while checksums are made, for people only."""
-    if not (checksum and sys.stderr.isatty()):
+def _progress(
+    path: str, asked: Asked, times: int, *, more: bool
+) -> Iterator[Callable[[int], None] | None]:
+    """A running count on standard error while files are read whole, so many times, for people
+    only; with the time left, unless `more` is read than the files at `path`."""
+    if not ((times or more) and sys.stderr.isatty()):
         yield None
         return
+    total = None if more else times * examine(path, format=asked).file_bytes
     columns = (TextColumn("checksums"), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("checksums", total=None)
+    left = () if more else (TimeRemainingColumn(),)
+    with Progress(*columns, *left, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("checksums", total=total)
         yield lambda read: progress.advance(task, read)
 
 

@@ -145,7 +145,7 @@ def command(
     except (OSError, RecordsError, UnreadableError, NoWeightsError, NoEngineLinesError) as error:
         code = 3 if isinstance(error, (NoEngineLinesError, NoWeightsError)) else 2
         text = (
-            f"{error.filename}: {error.strerror}"
+            f"{error.filename}: {error.strerror}; give the log that the engine printed"
             if isinstance(error, OSError) and error.filename
             else str(error)
         )

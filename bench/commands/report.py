@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from bench.given import Given, losses, read_given
 from bench.page.render import html, markdown, picture_file
@@ -54,7 +55,8 @@ def command(
             where = empty[0].run.path
             _fail(ctx, as_json, 3, f"{where}: nothing was measured; coldload runs says why")
             return
-        written = _write(given, target, Path(pictures) if pictures is not None else None)
+        with Console(stderr=True).status("drawing the pictures: a few seconds for each run"):
+            written = _write(given, target, Path(pictures) if pictures is not None else None)
     except RecordsError as error:
         _fail(ctx, as_json, 2, str(error))
         return

@@ -36,7 +36,10 @@ def read(path: str) -> State:
         state = parse(source, live=live)
     told = {name for name in state.events if name not in ("ready", "at_work", "arguments")}
     if not (told or state.engine_lines):
-        raise NoEngineLinesError(f"{path}: no engine lines found")
+        raise NoEngineLinesError(
+            f"{path}: no engine lines found; give all that the engine printed "
+            "while it started, its standard error too (2>&1)"
+        )
     return state
 
 

@@ -127,7 +127,9 @@ def _mode(place: str) -> int:
             target = shown(Path(place).readlink())
             text = f"blob missing: {target} (the link leads nowhere); download it again"
             raise UnreadableError(f"{shown(place)}: {text}") from error
-        raise UnreadableError(f"{shown(place)}: no such file or folder") from error
+        raise UnreadableError(
+            f"{shown(place)}: no such file or folder; give a checkpoint's folder or file"
+        ) from error
     except OSError as error:
         raise UnreadableError(f"{shown(place)}: {error.strerror or error}") from error
 

@@ -159,7 +159,7 @@ def _nothing_found(text: str, shapes: Collection[str]) -> str:
     near = difflib.get_close_matches(text.lower(), lower, n=3, cutoff=0.5)
     near += [name for name in difflib.get_close_matches(last, lower, n=3) if name not in near]
     hint = f"; did you mean {listed(lower[name] for name in near)}?" if near else ""
-    known = "" if near else f"; the shapes are {listed(sorted(shapes), 20)}"
+    known = "" if near or not shapes else f"; the shapes are {listed(sorted(shapes), 20)}"
     what = "no such file or folder"
     if not text.startswith((".", "/", "~")):
         what += ", no built-in shape, and no model of that Hub id (org/name) could be had"
