@@ -144,8 +144,9 @@ def command(
             _write(record, records[0] if len(logs) == 1 else records)
     except (OSError, RecordsError, UnreadableError, NoWeightsError, NoEngineLinesError) as error:
         code = 3 if isinstance(error, (NoEngineLinesError, NoWeightsError)) else 2
+        give = "; give the log that the engine printed"
         text = (
-            f"{error.filename}: {error.strerror}; give the log that the engine printed"
+            f"{error.filename}: {error.strerror}{give if error.filename in logs else ''}"
             if isinstance(error, OSError) and error.filename
             else str(error)
         )
