@@ -64,6 +64,7 @@ class Settings:
     stage: str | None = None
     device: str = "auto"
     tp: int = DEFAULT_TP
+    tp_given: bool = False
     ep: bool = False
     ranks: tuple[int, ...] = ()
 
@@ -94,6 +95,7 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         stage=given.get("stage") or None,
         device=given.get("device") or "auto",
         tp=_positive("--tp", given.get("tp"), SMOKE_TP if smoke else DEFAULT_TP),
+        tp_given=given.get("tp") is not None,
         ep=bool(given.get("ep")),
         ranks=_counts("--ranks", given.get("ranks")),
     )

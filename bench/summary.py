@@ -190,7 +190,7 @@ def _device(sample: Sample) -> str:
 def _subject(options: Mapping[str, Any]) -> str:
     if "each" in options:
         return "tensors of one size"
-    return str(options.get("rule", options.get("scheme", "")))
+    return str(options.get("rule", options.get("scheme", options.get("into", ""))))
 
 
 def tops_within(run: Run, phase: str) -> dict[Group, ByPass]:

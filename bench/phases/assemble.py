@@ -9,6 +9,7 @@ from typing import Any
 from bench.cases import Case
 from bench.channel import Channel
 from bench.child import Stopwatch
+from bench.phases import parameters
 from bench.phases.contract import Asked, Phase
 from bench.phases.host_to_device import args
 from bench.phases.task import begin
@@ -27,9 +28,11 @@ BLOCK = 4 << 20
 
 
 def cases(asked: Asked) -> list[Case]:
-    """Each stage alone with the same ring and blocks, and both at once, cold."""
+    """Whole tensors, cold: each stage alone with the same ring and blocks, and both at once. Then
+    the rank's parameters (bench.phases.parameters)."""
+    into_parameters = parameters.cases(asked)
     if "cold" not in asked.settings.caches:
-        return []
+        return into_parameters
     return [
         Case(
             phase="assemble",
@@ -41,15 +44,28 @@ def cases(asked: Asked) -> list[Case]:
         )
         for label in asked.labels
         for way in STAGES
-    ]
+    ] + into_parameters
+
+
+def refuses(case: Case, ready: Prepared) -> str | None:
+    return parameters.refuses(case, ready) if _into_parameters(case.options) else None
 
 
 def memory_bytes(case: Case, ready: Prepared) -> int:
+    if _into_parameters(case.options):
+        return parameters.memory_bytes(case, ready)
     return ready.checkpoint.tensor_bytes if case.device == "cpu" else 0
 
 
+def _into_parameters(options: Mapping[str, Any]) -> bool:
+    return bool(options["into"] == parameters.INTO)
+
+
 def measure(channel: Channel, *, probe: Mapping[str, Any] | None, **given: Any) -> None:
-    """One sample: whole tensors, disk -> ring -> device."""
+    """One sample: whole tensors, disk -> ring -> device; or parameters."""
+    if _into_parameters(given["options"]):
+        parameters.measure(channel, probe=probe, **given)
+        return
     task = begin(given)
     stage = STAGES[task.way]
     target = open_device(task.device)
@@ -105,5 +121,6 @@ ASSEMBLE = Phase(
     target="bench.phases.assemble:measure",
     cases=cases,
     memory_bytes=memory_bytes,
+    refuses=refuses,
     args=args,
 )

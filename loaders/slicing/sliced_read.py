@@ -38,7 +38,8 @@ def read_sliced(
 
     Each thread reads a block into a buffer of its own and carries its bytes to their places before
     it reads the next: while one copies, the others wait for the storage. Ranges that are no more
-    than `gap` bytes apart are read as one. Returns path -> what is to
+    than `gap` bytes apart are read as one. `open_source` opens files, else they are read around the
+    page cache, or through it without `direct`. Returns path -> what is to
     be told about the file's reading. The first error of any thread is raised when all have ended.
     """
     plan = fetches(checkpoint, parameters, gap)
@@ -54,8 +55,10 @@ def read_sliced(
         try:
             while (taken := source.take()) is not None:
                 chunk, file = taken
+                # From a page to a page: sources that read directly take nothing else.
                 first = chunk.offset % PAGE
-                file.read(slot.view(first, chunk.length), chunk.offset, chunk.length)
+                pages = -(-(first + chunk.length) // PAGE) * PAGE
+                file.read(slot.view(0, pages), chunk.offset - first, first + chunk.length)
                 source.give_back(chunk)
                 for copy in plan[chunk.span].within(chunk.start, chunk.length):
                     move(copy, data, first + copy.source, targets[copy.parameter])
