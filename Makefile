@@ -2,8 +2,8 @@
 #
 #   make bench MODEL=/models/llama STORAGE=/mnt/nvme LOADER=parallel ARGS='--passes=8 --budget=600s'
 #
-# MODEL, STORAGE (several: with spaces between), LOADER, CACHE, SIZE, PASSES, ARGS are passed on to
-# pytest, always as --storage=/mnt/nvme: after a space, pytest would take the path for its own.
+# MODEL, STORAGE (several: with spaces between), LOADER, DEVICE, CACHE, SIZE, PASSES, ARGS are passed
+# on to pytest, always as --storage=/mnt/nvme: after a space, pytest would take the path for its own.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +11,8 @@ RUN := $(VENV)/bin/python -m
 INSTALL := $(RUN) pip install --quiet --constraint constraints.txt --editable .
 
 OPTIONS = $(if $(MODEL),--model='$(MODEL)') $(foreach s,$(STORAGE),--storage='$(s)') \
-  $(foreach l,$(LOADER),--loader='$(l)') $(if $(CACHE),--cache=$(CACHE)) \
+  $(foreach l,$(LOADER),--loader='$(l)') $(if $(DEVICE),--device=$(DEVICE)) \
+  $(if $(CACHE),--cache=$(CACHE)) \
   $(if $(SIZE),--size=$(SIZE)) $(if $(PASSES),--passes=$(PASSES)) $(ARGS)
 
 .PHONY: bench test lint smoke clean
