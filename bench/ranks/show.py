@@ -15,6 +15,9 @@ from loaders.checkpoint.text import printable
 
 GB = 1e9
 GIB = 1 << 30
+WIDTH = 160
+"""Tables are as wide as they need; where the terminal is narrower, a figure isn't cut."""
+
 LEGEND = (
     "GB/s: bytes that all ranks keep, from the earliest start to the last rank's end. fetched: how "
     "often the files' bytes came from the device, all ranks together (1 is once for all); group: "
@@ -84,11 +87,11 @@ def show(samples: Sequence[Sample], out: Console) -> None:
     """The tables, then a line for each case that failed."""
     rows = summary(samples)
     if rows:
-        out.print(_ways(rows))
+        out.print(_ways(rows), width=WIDTH, crop=False)
         out.print(LEGEND)
         for row in rows:
             out.print()
-            out.print(_ranks(row))
+            out.print(_ranks(row), width=WIDTH, crop=False)
     for sample in samples:
         if sample.status != "ok":
             said = f"failed: {sample.loader}, pass {sample.pass_number}: {sample.reason}"
