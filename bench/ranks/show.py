@@ -85,13 +85,14 @@ def _by_rank(good: Sequence[Sample]) -> list[dict[str, Any]]:
 
 def show(samples: Sequence[Sample], out: Console) -> None:
     """The tables, then a line for each case that failed."""
+    out.width = max(out.width, WIDTH)
     rows = summary(samples)
     if rows:
-        out.print(_ways(rows), width=WIDTH, crop=False)
+        out.print(_ways(rows))
         out.print(LEGEND)
         for row in rows:
             out.print()
-            out.print(_ranks(row), width=WIDTH, crop=False)
+            out.print(_ranks(row))
     for sample in samples:
         if sample.status != "ok":
             said = f"failed: {sample.loader}, pass {sample.pass_number}: {sample.reason}"
