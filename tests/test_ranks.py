@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -213,9 +214,11 @@ def test_a_killed_runner_leaves_no_rank(model: Checkpoint, tmp_path: Path) -> No
     deadline = time.monotonic() + PATIENCE
     while not ranks_of(runner.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
+    address = Path(next(one for one in ranks_of(runner.pid)[0].cmdline() if "/socket" in one))
     time.sleep(0.3)  # until the rank has asked the kernel to end with torchrun
     everyone = psutil.Process(runner.pid).children(recursive=True)
     assert len(everyone) >= 2
     runner.kill()
     runner.communicate(timeout=PATIENCE)
+    shutil.rmtree(address.parent)  # nobody is left who could
     assert gone(everyone)

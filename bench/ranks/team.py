@@ -31,6 +31,9 @@ GRACE = 1.5
 LAST_WAIT = 10.0
 """Seconds for torchrun to notice that its ranks have ended, and to say how."""
 
+LONGEST_FOLDER = 70
+"""Bytes of a path, with which the name of a socket below it still fits into an address."""
+
 PROVING = 600.0
 """Seconds for digests, beside those that a sample may take."""
 
@@ -103,7 +106,7 @@ class Team:
         self._keep = keep
         self._failure: str | None = None
         self._events: list[Event] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="coldload-ranks-"))
+        self._folder = _short_folder()
         self._log = self._folder / "log"
         self._select = selectors.DefaultSelector()
         self._process: subprocess.Popen[bytes] | None = None
@@ -317,6 +320,13 @@ class Team:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)  # ranks end with it
             self._process.wait()
+
+
+def _short_folder() -> Path:
+    """A new folder of this user alone, in which a socket can have its name: 107 bytes at most."""
+    usual = tempfile.gettempdir()
+    short = len(usual.encode()) <= LONGEST_FOLDER
+    return Path(tempfile.mkdtemp(prefix="coldload-ranks-", dir=usual if short else "/tmp"))
 
 
 STAGES = {
