@@ -93,14 +93,13 @@ def fit(
 
 
 def run_bytes(cases: Iterable[Case], passes: int, size: int) -> dict[str, int]:
-    """The most that all passes fetch from each storage, by its label: a load and its proof each
-    read everything where nothing is cached on the way; a warm file may have to be filled again."""
-    found: dict[str, float] = {}
+    """The most that all passes fetch from each storage, by its label: a cold load and its proof
+    each read everything where nothing is cached on the way, and so they do at a store; a warm file
+    may have to be filled again."""
+    found: dict[str, int] = {}
     for case in cases:
         if case.storage is None:
             continue
-        times = 1.0 if case.phase == "ceiling" else 2.0
-        if case.phase == "ceiling" and case.cache == "warm":
-            times = REFETCH
-        found[case.storage] = found.get(case.storage, 0.0) + times * size
-    return {label: round(passes * nbytes) for label, nbytes in found.items()}
+        times = 1 if case.phase == "ceiling" or case.cache == "warm" else 2
+        found[case.storage] = found.get(case.storage, 0) + times * size
+    return {label: passes * nbytes for label, nbytes in found.items()}

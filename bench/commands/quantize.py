@@ -21,21 +21,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
+from bench.commands.make import progress_bar
 from bench.quantize.plan import FORMATS, WRITABLE, Format, Plan, PlanError, plan
 from bench.sizes import format_size
 from loaders.checkpoint.manifest import (
@@ -116,7 +106,7 @@ def command(
 def _write(checkpoint: Checkpoint, planned: Plan, dest: str) -> Written:
     from bench.quantize.write import write_quantised
 
-    with _progress() as progress:
+    with progress_bar("quantising") as progress:
         return write_quantised(checkpoint, planned, dest, progress=progress)
 
 
@@ -137,24 +127,6 @@ def _fail(text: str, code: int, source: str, dest: str, as_json: bool) -> None:
         document = {"ok": False, "error": text, "source": source, "path": dest}
         click.echo(json.dumps(document, indent=2))
     sys.exit(code)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left on standard error, for people only."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    columns = (
-        TextColumn("quantising"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("quantising", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _document(
