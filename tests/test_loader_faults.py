@@ -172,14 +172,15 @@ def test_c17_what_it_refuses_beforehand_is_what_it_cannot_load(
 ) -> None:
     """C17: known from the manifest alone, before a clock runs, and the same words as while loading;
     what isn't refused loads."""
+    file = "model-rank-0-part-0.safetensors"  # a name that every one of them takes
     raw = Raw(code, [2, 8], bytes(16 * BY_CODE[code].bits // 8))
-    specs = write_shard(tmp_path / "x.safetensors", {"fine": Raw("U8", [1], b"a"), "new": raw})
-    checkpoint = checkpoint_of(tmp_path, {"x.safetensors": specs})
+    specs = write_shard(tmp_path / file, {"fine": Raw("U8", [1], b"a"), "new": raw})
+    checkpoint = checkpoint_of(tmp_path, {file: specs})
     reason = cls().refuses(checkpoint)
     if reason is None:
         assert len(list(cls().load(checkpoint, Stamps()))) == 2
         return
-    for part in ("x.safetensors", "'new'", BY_CODE[code].name, "may"):
+    for part in (file, "'new'", BY_CODE[code].name, "may"):
         assert part in reason
     with pytest.raises(LoadError) as caught:
         list(cls().load(checkpoint, Stamps()))

@@ -15,6 +15,7 @@ from tiny_loaders import (
     tensor_bytes,
     tricky,
 )
+from tiny_snapshot import write_plain
 
 from bench.convert import convert_to_tensorizer
 from loaders.checkpoint.manifest import Checkpoint
@@ -86,6 +87,8 @@ def rewritten(checkpoint: Checkpoint, format: str, folder: Path) -> Checkpoint:
     elif format == "tensorizer":
         convert_to_tensorizer(checkpoint, folder / "converted")
         folder /= "converted"
+    elif format == "snapshot":
+        write_plain(checkpoint, tensors, folder)
     return open_checkpoint(folder)
 
 

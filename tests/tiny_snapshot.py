@@ -17,6 +17,10 @@ from loaders.slicing.build import plan_rank
 from loaders.slicing.execute import cut_stock
 from loaders.slicing.model import model_of
 from loaders.slicing.plan import Degrees
+from loaders.snapshot.digests import source_of
+from loaders.snapshot.format import Header, Layout, Made, file_name
+from loaders.snapshot.state import Kept
+from loaders.snapshot.write import outlined, write
 
 
 def model(folder: Path, shape: str = "qwen3-0.6b", **how: object) -> Checkpoint:
@@ -32,6 +36,25 @@ def snapshot(source: Checkpoint, dest: Path, tp: int = 1, **how: object) -> Snap
     return make_snapshot(
         source, dest, request, name="tiny", progress=quiet, compiled=False, batch_bytes=batch
     )
+
+
+def write_plain(source: Checkpoint, tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """A snapshot of these very tensors, whatever they are: no engine would name them so."""
+    header = Header(
+        layout=Layout(),
+        processing="pre",
+        device_layout="plain",
+        quantisation=None,
+        source=source_of(source, "plain", {}),
+        made=Made(coldload="0", torch="0", seconds=0.0),
+    )
+    pairs = [
+        (Kept(name=spec.name, dtype=spec.dtype, shape=spec.shape), tensors[spec.name])
+        for spec in source.tensors
+    ]
+    outline, first = outlined(header, [kept for kept, _ in pairs])
+    path = folder / file_name(header.layout)
+    write(path, outline, first, pairs, threads=1, on_bytes=lambda nbytes: None)
 
 
 def assembled(source: Checkpoint, degrees: Degrees, rank: int) -> dict[str, torch.Tensor]:

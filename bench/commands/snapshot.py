@@ -25,7 +25,6 @@ import click
 
 from bench.commands.make import ended_by_signals, progress_bar
 from bench.sizes import SizeError, format_size, parse_size
-from bench.snapshot.make import Request, make_snapshot
 from bench.synth.place import MakeError, PlaceError
 from loaders.checkpoint.manifest import (
     Checkpoint,
@@ -37,7 +36,6 @@ from loaders.checkpoint.read import open_checkpoint
 from loaders.checkpoint.resolve import resolve_model
 from loaders.checkpoint.text import count, printable
 from loaders.io.errors import LoadError
-from loaders.quantise.faults import QuantiseError
 from loaders.quantise.schemes import SCHEMES
 from loaders.slicing.errors import ConfigError, PlanError
 from loaders.slicing.plan import Degrees
@@ -82,6 +80,9 @@ def command(model: str, folder: str, as_json: bool, **options: Any) -> None:
     Exit code: 0 done, 1 it could not be made (nothing is left behind), 2 wrong usage or an
     unreadable MODEL, 3 there are no weights, 130 interrupted.
     """
+    # Imported here, with torch: `coldload --help` must not wait for it.
+    from loaders.quantise.faults import QuantiseError
+
     failed = _Failing(model, folder, as_json)
     try:
         if is_address(folder):
@@ -107,6 +108,8 @@ def command(model: str, folder: str, as_json: bool, **options: Any) -> None:
 def _made(model: str, folder: str, options: dict[str, Any]) -> dict[str, Any]:
     checkpoint, name = _source(model)
     part_bytes = parse_size(options["part_size"])
+    from bench.snapshot.make import Request, make_snapshot
+
     degrees = Degrees(tp=options["tp"], pp=options["pp"], ep=options["ep"])
     request = Request(
         degrees=degrees,
