@@ -24,6 +24,7 @@ from bench.snapshot_pays import snapshot_pays
 from bench.staged import staging_pays
 from bench.stats import BOOTSTRAP_FROM
 from bench.summary import ByPass, Group, Row, ceilings, groups, noise, rate_of, ratio, title_of
+from bench.w8a8_words import w8a8_findings
 
 BLIND = 0.5
 """Part of the payload fetched from the device, warm, from which a loader counts as blind."""
@@ -44,6 +45,7 @@ def findings(run: Run, made: Sequence[Row]) -> list[str]:
         *device_bytes(made),
         *staging_pays(run, made),
         *snapshot_pays(run, made),
+        *w8a8_findings(run),
         *storages_compared(made),
         *from_stores(run),
         *noise_of_the_run(made),

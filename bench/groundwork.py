@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from bench.ground import FORMATS, Ground
 from bench.leftovers import remove_leftovers
 from bench.limits import LimitError
 from bench.matrix import store_threads
+from bench.percents import Say, percents
 from bench.prepare import (
     Prepared,
     PrepareError,
@@ -36,6 +37,7 @@ from bench.prepare import (
     shape_folder,
 )
 from bench.probe import FILE_BYTES, write_probe_file
+from bench.quantised_copy import FORM, lay_quantised
 from bench.records import RecordsError
 from bench.settings import Settings
 from bench.sizes import format_size, short_size
@@ -60,8 +62,6 @@ SMOKE_FILE_BYTES = 32 << 20
 
 OWN_FORMATS: tuple[Format, ...] = ("tensorizer", "snapshot")
 """Each read by the loader of the same name and no other."""
-
-Say = Callable[[str], None]
 
 REFUSALS = (
     PrepareError,
@@ -115,7 +115,7 @@ def lay_shape(shape: str, means: Means) -> Ground:
             room(storage.path, (len(lacking) + 1) * ground.size)
         for name in formats:
             what = f"{shape}, {ground.size_text}, {name}, on {storage.label}"
-            progress = _percent(means.say, f"making {what}")
+            progress = percents(means.say, f"making {what}")
             if name == "tensorizer":  # the only format that its own library has to write
                 source = ground.prepared[storage.label, "safetensors"].checkpoint
                 progress(0, 1)
@@ -129,6 +129,9 @@ def lay_shape(shape: str, means: Means) -> Ground:
             ready = prepare(made, means.work, f"{storage.label}-{name}", name)
             ground.prepared[storage.label, name] = ready
     _agree(ground, [storage.data for storage in means.folders])
+    for storage in means.folders:
+        folder = shape_folder(storage.data, shape, ground.size, None)
+        lay_quantised(storage.label, folder / FORM, means, ground, real=False)
     _finish(ground, means.folders, next(iter(ground.prepared.values())).checkpoint)
     return ground
 
@@ -146,7 +149,7 @@ def lay_model(name: str, path: Path, means: Means) -> Ground:
         if named and not lies_on(checkpoint, storage):
             make_room(storage)
             means.say(f"copying {name} to {storage.label}")
-            folder = copy_model(checkpoint, storage.data, _percent(means.say, f"copying {name}"))
+            folder = copy_model(checkpoint, storage.data, percents(means.say, f"copying {name}"))
         _lay_on(storage, folder, means, ground)
     _expect(ground, means, checkpoint, {})
     return ground
@@ -167,7 +170,7 @@ def lay_address(address: str, means: Means) -> Ground:
     for label in sorted(ground.stores):
         what = f"reading the reference of {masked(address)} ({label})"
         means.say(what)
-        progress = _percent(means.say, what)
+        progress = percents(means.say, what)
         ready, seconds = prepare_address(checkpoint, means.work, f"{label}-model", progress)
         ground.prepared[label, checkpoint.format] = ready
         links[label] = checkpoint.tensor_bytes / seconds
@@ -180,7 +183,7 @@ def lay_address(address: str, means: Means) -> Ground:
             what = f"staging {name} on {storage.label}"
             means.say(what)
             threads = store_threads(effective_cores())
-            stage(checkpoint, folder, threads=threads, progress=_percent(means.say, what))
+            stage(checkpoint, folder, threads=threads, progress=percents(means.say, what))
         _lay_on(storage, folder, means, ground)
         _same_as_in_store(storage, folder, ground)
     _expect(ground, means, checkpoint, links)
@@ -220,6 +223,8 @@ def _lay_on(storage: Storage, folder: Path, means: Means, ground: Ground) -> Non
     for form in OWN_FORMATS:
         if form != ground.main and any(choice.name == form for choice in means.settings.loaders):
             _convert(ready, form, storage, means, ground)
+    stem = f"{Path(ready.checkpoint.root).name}-{hash_of(ready.checkpoint):016x}"
+    lay_quantised(storage.label, storage.data / f"{stem}-{FORM}", means, ground, real=True)
     largest = max(ready.checkpoint.files, key=lambda file: file.size)
     means.say(f"first look at {storage.label} ({storage.path})")
     ground.looks[storage.label] = _look(Path(largest.path), means.server)
@@ -259,7 +264,7 @@ def _convert(
     if form == "tensorizer":
         made = convert_to_tensorizer(checkpoint, dest)
     else:
-        made = convert_to_snapshot(source, dest, _percent(means.say, what))
+        made = convert_to_snapshot(source, dest, percents(means.say, what))
     ready = prepare(made, means.work, f"{storage.label}-{form}", form)
     ground.prepared[storage.label, form] = ready
 
@@ -384,17 +389,3 @@ def _finish(ground: Ground, storages: Sequence[Storage], checkpoint: Checkpoint)
                 f"{storage.label}: what is in the page cache can't be told here "
                 f"({storage.residency.reason}); cache states are `unverified`"
             )
-
-
-def _percent(say: Say, what: str) -> Callable[[int, int], None]:
-    """Says each new percentage; how often that is shown is for whoever shows it."""
-    shown = -1
-
-    def progress(done: int, total: int) -> None:
-        nonlocal shown
-        percent = done * 100 // max(total, 1)
-        if percent != shown:
-            shown = percent
-            say(f"{what}: {percent} %")
-
-    return progress

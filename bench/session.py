@@ -19,9 +19,9 @@ from bench.cases import Case
 from bench.children import Server
 from bench.cores import effective_cores
 from bench.ground import Ground, prepared_for, problems_of
-from bench.groundwork import Say
 from bench.host.facts import host_facts
 from bench.limits import raise_nofile
+from bench.percents import Say
 from bench.phases.table import PHASES
 from bench.prepare import Prepared
 from bench.probe import ceiling_options
@@ -91,6 +91,9 @@ class Session:
         for ready in ground.prepared.values():
             self.server.preload("bench.child:manifest", path=str(ready.manifest_path))
             self.server.preload("bench.child:reference", path=str(ready.reference_path))
+        for phase in {case.phase for case in cases} & PHASES.keys():
+            if (imports := PHASES[phase].preload) is not None:
+                self.server.preload(imports)
         for place in self.storages.values():  # importing s3fs takes a second, and is no loading
             if isinstance(place, Store) and (scheme := place.record.file_system) not in HTTP:
                 self.server.preload("loaders.store.backend:imported", scheme=scheme)
@@ -226,7 +229,10 @@ class Session:
         not from where it came; None where the run has no folder."""
         labels = [label for label in self.storages if label in self.ground.looks]
         label = case.storage or next(iter(labels), None)
-        return self.ground.prepared.get((label, self.ground.main)) if label else None
+        if label is None:
+            return None
+        made = self.ground.prepared.get((label, PHASES[case.phase].form(case) or self.ground.main))
+        return made or self.ground.prepared.get((label, self.ground.main))
 
     def _blank(self, case: Case, number: int, status: Any, reason: str | None) -> Sample:
         storage = self.storages.get(case.storage or "")

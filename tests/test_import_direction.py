@@ -115,6 +115,12 @@ LAYERS = [
         {"torch", "loaders.io", "loaders.contract", "loaders.slicing", "loaders.quantise"},
         "a file's header is read without what made it",
     ),
+    (
+        "loaders/w8a8/*.py",
+        {"loaders.contract", "loaders.registry"},
+        "a way to a rank's weights, whoever asks for it",
+    ),
+    ("loaders/w8a8/plan.py", {"torch", "loaders.io"}, "what is cut how is arithmetic"),
     ("loaders/transfer/plan.py", {"torch", "loaders"}, "which bytes go together is arithmetic"),
     ("loaders/pipeline/stages.py", {"torch", "loaders"}, "what stages tell is arithmetic"),
     *[
@@ -144,6 +150,9 @@ LAYERS = [
             "phase_findings",
             "snapshot_pays",
             "report",
+            "w8a8_projection",
+            "w8a8_verdict",
+            "w8a8_words",
         )
     ],
     *[

@@ -33,7 +33,9 @@ class Phase:
     when the clock starts. `target` names the function that a child runs (`module:function`); it
     gets the keywords way, options, threads, device, layout, cores, touch_bytes, manifest_path,
     reference_path, and those of `args`. `refuses` says why a case can't be measured here, None if
-    it can; `memory_bytes` what it needs of ordinary memory."""
+    it can; `memory_bytes` what it needs of ordinary memory. `form` names the form of the model that
+    a case reads where the run has made it (bench.ground), None for the model as it is. `preload` is
+    a function that the fork server calls before the first child: an import that takes seconds."""
 
     name: str
     target: str
@@ -41,3 +43,5 @@ class Phase:
     memory_bytes: Callable[[Case, Prepared], int]
     refuses: Callable[[Case, Prepared], str | None] = nothing_refused
     args: Callable[[Case, Settings], dict[str, Any]] = lambda case, settings: {}
+    form: Callable[[Case], str | None] = lambda case: None
+    preload: str | None = None
