@@ -38,7 +38,7 @@ def test_the_command_alone_names_the_first_steps(args: list[str]) -> None:
     done = CliRunner().invoke(main, args)
     for step in ("coldload explain", "pytest --benchmark-only", "coldload advise", *COMMANDS):
         assert step in done.output
-    assert "..." not in done.output  # no command's one line is cut off
+    assert "..." not in done.output.partition("Commands:")[2]  # no command's one line is cut off
 
 
 @pytest.mark.parametrize("args", [["no-such"], ["check"], ["check", "--no-such", "x"], ["report"]])
