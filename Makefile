@@ -2,6 +2,7 @@
 #
 #   make bench MODEL=/models/llama STORAGE=/mnt/nvme LOADER=parallel ARGS='--passes=8 --budget=600s'
 #
+# PHASE (host_to_device, slice, quantise, layout, assemble, w8a8, ranks) measures that phase whole.
 # MODEL, STORAGE (several: with spaces between), LOADER, DEVICE, CACHE, SIZE, PASSES, ARGS are passed
 # on to pytest, always as --storage=/mnt/nvme: after a space, pytest would take the path for its own.
 
@@ -18,7 +19,7 @@ OPTIONS = $(if $(MODEL),--model='$(MODEL)') $(foreach s,$(STORAGE),--storage='$(
 .PHONY: bench test lint smoke clean
 
 bench: $(VENV)/.bench
-	$(RUN) pytest --benchmark-only $(OPTIONS)
+	$(RUN) pytest --benchmark-only $(foreach p,$(PHASE),bench/bench_$(p).py) $(OPTIONS)
 
 test: lint smoke
 	$(RUN) pytest tests

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from bench.cases import BY_LOADER, Cache, Case
+from bench.cases import Cache, Case
 from bench.phases.contract import Asked
 from bench.phases.table import PHASES
 from bench.settings import LoaderChoice, Settings, SettingsError
@@ -101,8 +101,14 @@ def phase_cases(settings: Settings, labels: Sequence[str], cores: int, device: s
     if not labels:
         return []
     asked = Asked(settings=settings, labels=labels, cores=cores, device=device)
-    every = [case for phase in PHASES.values() for case in phase.cases(asked)]
-    return [case for case in every if not settings.loaders or case.phase in BY_LOADER]
+    if settings.loaders:
+        return []
+    return [
+        case
+        for name, phase in PHASES.items()
+        for case in phase.cases(asked)
+        if settings.full or settings.smoke or name in settings.named or phase.usual(case)
+    ]
 
 
 def twins(cases: Iterable[Case]) -> list[Case]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from bench import settings as parsing
@@ -13,6 +14,9 @@ from loaders.device.faults import DeviceError, DeviceTextError
 
 if TYPE_CHECKING:
     import pytest
+
+NAMED = r"bench_(\w+)\.py"
+"""What in an argument names a phase: then all of its cases are measured."""
 
 GROUP = "coldload", "coldload: how fast do weights load here"
 # name -> (how pytest takes it, help); all optional
@@ -75,7 +79,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "full": (
         {"action": "store_true"},
-        "every case: also thread counts from 1 to four times the cores",
+        "every case of every phase: also thread counts from 1 to four times the cores",
     ),
 }
 
@@ -94,8 +98,9 @@ def settings_of(config: pytest.Config) -> Settings:
         raise parsing.SettingsError(f"--seed={seed}: expected a whole number")
     if given["run_dir"]:
         given["run_dir"] = local_path(given["run_dir"])  # shells leave the ~ of --run-dir=~/x
-    if not given["ranks"] and any("bench_ranks.py" in str(arg) for arg in config.args):
-        given["ranks"] = ",".join(map(str, parsing.DEFAULT_RANKS))  # its bench was named
+    given["named"] = [found for arg in config.args for found in re.findall(NAMED, str(arg))]
+    if not given["ranks"] and "ranks" in given["named"]:
+        given["ranks"] = ",".join(map(str, parsing.DEFAULT_RANKS))
     disabled = config.getoption("benchmark_disable", False)
     return parsing.parse_settings(
         given,

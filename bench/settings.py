@@ -67,6 +67,7 @@ class Settings:
     tp_given: bool = False
     ep: bool = False
     ranks: tuple[int, ...] = ()
+    named: tuple[str, ...] = ()
 
 
 def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Settings:
@@ -98,6 +99,7 @@ def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Setti
         tp_given=given.get("tp") is not None,
         ep=bool(given.get("ep")),
         ranks=_counts("--ranks", given.get("ranks")),
+        named=tuple(given.get("named") or ()),
     )
 
 

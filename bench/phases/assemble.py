@@ -121,6 +121,11 @@ ASSEMBLE = Phase(
     target="bench.phases.assemble:measure",
     cases=cases,
     memory_bytes=memory_bytes,
+    usual=lambda case: (
+        case.cache == "cold"
+        and case.loader in {"stock", "overlapped"}
+        and case.options["into"] != "tensors"
+    ),
     refuses=refuses,
     args=args,
 )

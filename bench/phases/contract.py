@@ -35,7 +35,9 @@ class Phase:
     reference_path, and those of `args`. `refuses` says why a case can't be measured here, None if
     it can; `memory_bytes` what it needs of ordinary memory. `form` names the form of the model that
     a case reads where the run has made it (bench.ground), None for the model as it is. `preload` is
-    a function that the fork server calls before the first child: an import that takes seconds."""
+    a function that the fork server calls before the first child: an import that takes seconds.
+    `usual` says which cases an ordinary run measures, which is to take three minutes; the others
+    are for --full, or for who names the phase's bench."""
 
     name: str
     target: str
@@ -45,3 +47,4 @@ class Phase:
     args: Callable[[Case, Settings], dict[str, Any]] = lambda case, settings: {}
     form: Callable[[Case], str | None] = lambda case: None
     preload: str | None = None
+    usual: Callable[[Case], bool] = lambda case: True

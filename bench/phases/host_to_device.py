@@ -162,5 +162,6 @@ HOST_TO_DEVICE = Phase(
     target="bench.phases.host_to_device:measure",
     cases=cases,
     memory_bytes=memory_bytes,
+    usual=lambda case: case.loader in {"mapped", "pageable", "pinned-ring", "whole"},
     args=args,
 )

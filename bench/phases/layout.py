@@ -144,5 +144,6 @@ LAYOUT = Phase(
     target="bench.phases.layout:measure",
     cases=cases,
     memory_bytes=memory_bytes,
+    usual=lambda case: False,
     refuses=refuses,
 )

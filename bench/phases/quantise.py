@@ -242,6 +242,7 @@ QUANTISE = Phase(
     target="bench.phases.quantise:measure",
     cases=cases,
     memory_bytes=memory_bytes,
+    usual=lambda case: False,
     refuses=refuses,
     preload="bench.phases.quantising:preload_compiler",
 )

@@ -296,5 +296,6 @@ SLICE = Phase(
     target="bench.phases.slicing:measure",
     cases=cases,
     memory_bytes=memory_bytes,
+    usual=lambda case: case.storage is not None and case.loader in {"stock", "read-slices"},
     refuses=refuses,
 )

@@ -189,6 +189,7 @@ W8A8 = Phase(
     target="bench.phases.w8a8:measure",
     cases=cases,
     memory_bytes=memory_bytes,
+    usual=lambda case: False,  # its int8 checkpoint has to be made first
     refuses=refuses,
     form=form,
     preload="bench.phases.quantising:preload_compiler",
