@@ -66,14 +66,16 @@ class Commands(click.Group):
             raise
 
 
+class HalfInstalledError(click.ClickException):
+    exit_code = 2
+
+
 def _explain(error: Exception) -> None:
     """Raises one clear error where torch can't be imported because an accelerator's software is
     installed in part."""
     said = explain_import(error)
     if said is not None:
-        clear = click.ClickException(said)
-        clear.exit_code = 2
-        raise clear from error
+        raise HalfInstalledError(said) from error
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
