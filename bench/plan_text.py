@@ -11,6 +11,7 @@ from bench.sizes import format_size
 from loaders.checkpoint.text import count, printable
 
 _MOST_MATCHES = 5
+_MOST_NAMED = 10
 _Rank = Mapping[str, Any]
 
 
@@ -30,6 +31,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     total, factor = format_size(document["kept_bytes"]), document["replication"]
     if factor is not None:
         yield f"all ranks together keep {total}: every byte {factor:.2f} times on average"
+    yield from _assembly(document["assembly"])
     yield from _kv(document["kv"])
     if document["weights"] is not None:
         yield ""
@@ -39,6 +41,26 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield printable(f"note: {note}")
     for parameter in document.get("parameters", ()):
         yield from _parameter(parameter)
+
+
+def _assembly(found: Mapping[str, Any]) -> Iterator[str]:
+    """A draft model, ties, and what doesn't fit: the first few, and how many there are."""
+    if found["draft"] is not None:
+        draft = found["draft"]
+        yield (
+            f"beside it a draft model of {count(len(draft['layers']), 'layer')}: "
+            f"{format_size(draft['bytes'])}, loaded by itself"
+        )
+    if found["tied"]:
+        yield printable(f"tied, kept once: {', '.join(found['tied'])}")
+    for what, texts in (
+        ("UNFILLED", [f"{one['parameter']} lacks {one['lacks']}" for one in found["unfilled"]]),
+        ("surplus", [f"{name}: {reason}" for name, reason in found["surplus"].items()]),
+    ):
+        for text in texts[:_MOST_NAMED]:
+            yield printable(f"{what}: {text}")
+        if len(texts) > _MOST_NAMED:
+            yield f"{what}: and {len(texts) - _MOST_NAMED} more (all with --json)"
 
 
 def _ranks(number: int) -> str:

@@ -19,6 +19,7 @@ from loaders.slicing.placement import Placement
 from loaders.slicing.plan import Degrees, RankPlan, byte_run
 from loaders.slicing.rules import Table
 from loaders.slicing.sizes import RankBytes, all_ranks, count
+from loaders.slicing.whole import Whole, whole
 
 GIB = 1 << 30
 _MOST_MATCHES = 10
@@ -73,6 +74,7 @@ def answer(checkpoint: Checkpoint, question: Question) -> dict[str, Any]:
         "kept_bytes": kept,
         "replication": kept / loaded if loaded else None,
         "ranks": [_rank(one, engine) for one in ranks],
+        "assembly": _assembly(whole(model, checkpoint)),
         "kv": _kv_document(pooled, question.memory),
         "weights": None,
         "matches": [],
@@ -108,6 +110,18 @@ def _notes(model: Model, question: Question) -> list[str]:
     if degrees.ep > 1 and not engine.ep_filter:
         found.append(f"{engine.name} has no EP filter: every rank reads all experts (since 0.18)")
     return found
+
+
+def _assembly(found: Whole) -> dict[str, Any]:
+    draft = found.draft
+    return {
+        "unfilled": [asdict(one) for one in found.unfilled],
+        "surplus": dict(found.surplus),
+        "tied": list(found.tied),
+        "draft": None
+        if draft is None
+        else {"layers": list(draft.layers), "tensors": len(draft.tensors), "bytes": draft.nbytes},
+    }
 
 
 def _skipped(checkpoint: Checkpoint, model: Model) -> dict[str, int]:

@@ -16,6 +16,8 @@ The JSON document (sizes in bytes; after a failure only ok, error and model are 
                      weights_bytes = kept + padding + after_load (copies that MLA makes);
                      read_bytes {all, slice, slice_pages, ep_filter}; slice_pages counts the pages
                      of 4 KiB around the slices, about
+    assembly         {unfilled: a list of {parameter, lacks}, surplus: {tensor: why}, tied: names,
+                     draft: {layers, tensors, bytes} or null}
     kv               {block_bytes, pool_bytes, num_gpu_blocks, num_cpu_blocks, tokens, block_size,
                      concurrency} of the worker with the fewest blocks; null where not known
     weights          with --weights-gb {given_bytes, meaning, predicted_bytes, total_bytes,
@@ -89,8 +91,8 @@ def command(model: str, as_json: bool, **options: Any) -> None:
 
     With --weights-gb: is that figure per card or total? With --device-memory: how many KV blocks.
 
-    Exit code: 0 done, 1 the checkpoint is faulty, 2 wrong usage, an unreadable MODEL, or degrees
-    that don't divide it, 3 there are no weights.
+    Exit code: 0 done, 1 the checkpoint is faulty or leaves parameters unfilled, 2 wrong usage, an
+    unreadable MODEL, or degrees that don't divide it, 3 there are no weights.
     """
     try:
         document = answer(_checkpoint(model, options["dtype"]), _question(options))
@@ -105,9 +107,11 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     document = {"ok": True, "error": None, "model": masked(model), **document}
     if as_json:
         click.echo(json.dumps(document, indent=2))
-        return
-    for line in lines(document):
-        console().print(line, markup=False)
+    else:
+        for line in lines(document):
+            console().print(line, markup=False)
+    if document["assembly"]["unfilled"]:
+        sys.exit(1)
 
 
 def _fail(model: str, as_json: bool, code: int, text: str) -> None:

@@ -122,6 +122,12 @@ def model_of(checkpoint: Checkpoint, table: Table | None = None) -> Model:
     )
 
 
+def layer_of(name: str) -> int | None:
+    """The number of the layer that a tensor's name says it is in."""
+    match = _LAYER.search(name)
+    return int(match[1]) if match else None
+
+
 def _without_drafts(
     tensors: Sequence[TensorSpec], facts: ModelFacts
 ) -> tuple[list[TensorSpec], dict[str, str], list[str]]:
@@ -131,8 +137,7 @@ def _without_drafts(
     skipped: dict[str, str] = {}
     beyond: set[int] = set()
     for spec in tensors:
-        match = _LAYER.search(spec.name)
-        layer = int(match[1]) if match else None
+        layer = layer_of(spec.name)
         if facts.layers is not None and layer is not None and layer >= facts.layers:
             skipped[spec.name] = f"layer {layer} is a draft layer: the model has {facts.layers}"
             beyond.add(layer)
