@@ -1,17 +1,19 @@
 """What becomes of each tensor: which are quantised, which stay, and the files they go to.
 
-Arithmetic on a manifest. Nothing is read.
+Arithmetic on a manifest. No file is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from loaders.checkpoint.dtypes import itemsize
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
 from loaders.checkpoint.modules import disagreements, left_alone, matches, module_of
+from loaders.checkpoint.quantised import DESCRIPTION
 from loaders.checkpoint.text import listed, quoted, shown
 from loaders.quantise.schemes import (
     WEIGHT_DTYPES,
@@ -123,6 +125,7 @@ def plan(
         )
     chosen = scheme(name)
     _refuse(checkpoint)
+    _refuse_idle(checkpoint, ignore)
     wanted = {tensor.name for tensor in checkpoint.tensors if _wanted(tensor, format, ignore)}
     if not wanted:
         raise PlanError(f"{shown(checkpoint.origin)}: nothing to quantise is left in it")
@@ -154,6 +157,8 @@ def _refuse(checkpoint: Checkpoint) -> None:
     origin = shown(checkpoint.origin)
     if checkpoint.format != "safetensors":
         raise PlanError(f"{origin}: only safetensors are quantised, this is {checkpoint.format}")
+    if (Path(checkpoint.root) / DESCRIPTION).is_file():
+        raise PlanError(f"{origin}: it is quantised already, as {DESCRIPTION} in it says")
     if checkpoint.config is None:
         raise PlanError(f"{origin}: there is no config.json, and engines need one")
     given = checkpoint.config.get("quantization_config")
@@ -173,6 +178,17 @@ def _refuse(checkpoint: Checkpoint) -> None:
     eight = [tensor.name for tensor in checkpoint.tensors if _looks_quantised(tensor)]
     if eight:
         raise PlanError(f"{origin}: it is quantised already: {listed(eight)}")
+
+
+def _refuse_idle(checkpoint: Checkpoint, ignore: Sequence[str]) -> None:
+    """An entry that means nothing is one that was meant to mean something. lm_head may be tied."""
+    modules = {"lm_head", *(module_of(tensor.name) for tensor in checkpoint.tensors)}
+    for entry in ignore:
+        if not any(matches(module, [entry]) for module in modules):
+            raise PlanError(
+                f"--ignore {quoted(entry)}: means no module of {shown(checkpoint.origin)}; give "
+                "the whole name of one, or re: and an expression that names begin with"
+            )
 
 
 def _looks_quantised(tensor: TensorSpec) -> bool:

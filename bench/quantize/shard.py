@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,8 +19,9 @@ import xxhash
 from safetensors import safe_open
 
 from bench.quantize.plan import Shard, Stored
-from loaders.checkpoint.dtypes import code, itemsize
-from loaders.io.errors import naming
+from loaders.checkpoint.dtypes import BY_NAME, code, itemsize
+from loaders.checkpoint.manifest import TensorSpec
+from loaders.io.errors import LoadError, naming
 from loaders.quantise.fast import Output, Quantiser, allocate
 from loaders.quantise.reference import Counts
 from loaders.quantise.schemes import Scheme
@@ -40,7 +42,7 @@ class ShardWriter:
         for tensor in order:
             header[tensor.name] = {
                 "dtype": code(tensor.dtype),
-                "shape": tensor.shape,
+                "shape": file_shape(tensor),
                 "data_offsets": [end, end + tensor.nbytes],
             }
             self._missing[tensor.name] = (tensor, end)
@@ -110,20 +112,33 @@ def write_shard(
     the source can't be read, faults.QuantiseError for a weight that can't be quantised."""
     zero = underflowed = 0
     with ShardWriter(path, (stored for step in shard.steps for stored in step.stored)) as out:
-        with naming(source), safe_open(source, framework="pt") as reader:
+        with ExitStack() as stack:
+            with naming(source):  # reading alone: an error of writing isn't the source's
+                reader = stack.enter_context(safe_open(source, framework="pt"))
             for step in shard.steps:
-                name = step.source.name
-                with naming(source, name):
-                    tensor = reader.get_tensor(name)
+                tensor = _read(reader, source, step.source)
                 if not step.quantised:
-                    out.put(name, tensor)
+                    out.put(step.source.name, tensor)
                     continue
                 made = allocate(step.source.shape, tensor.dtype, scheme)
-                counts = quantisers.of(tensor.dtype)(tensor, made, name=name)
+                counts = quantisers.of(tensor.dtype)(tensor, made, name=step.source.name)
                 zero, underflowed = zero + counts.zero, underflowed + counts.underflowed
                 _put_quantised(out, step.stored, made, step.source.shape)
         out.finish()
     return Counts(zero=zero, underflowed=underflowed)
+
+
+def _read(reader: Any, source: str, spec: TensorSpec) -> torch.Tensor:
+    """LoadError also where the file isn't the one any more that was examined."""
+    with naming(source, spec.name):
+        tensor: torch.Tensor = reader.get_tensor(spec.name)
+    found = (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    if found != (spec.dtype, spec.shape):
+        raise LoadError(
+            f"{source}: tensor {spec.name!r}: expected {spec.dtype} {list(spec.shape)}, found "
+            f"{found[0]} {list(found[1])}; the file changed since it was examined"
+        )
+    return tensor
 
 
 def _put_quantised(
@@ -143,6 +158,12 @@ def packed(values: torch.Tensor) -> torch.Tensor:
     unsigned = values.view(torch.uint8) ^ 0x80
     padded = torch.nn.functional.pad(unsigned, (0, -values.shape[1] % 4))
     return padded.contiguous().view(torch.int32)
+
+
+def file_shape(tensor: Stored) -> tuple[int, ...]:
+    """The shape as safetensors counts: of values, also where one of torch's elements holds two."""
+    packed = BY_NAME[tensor.dtype].packed
+    return tensor.shape if packed == 1 else (*tensor.shape[:-1], tensor.shape[-1] * packed)
 
 
 def digest(path: Path) -> str:

@@ -23,6 +23,7 @@ from bench.synth.place import free_bytes, write_json
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.checkpoint.quantised import DESCRIPTION
 from loaders.quantise.reference import Counts
+from loaders.store.address import is_address, masked
 
 Progress = Callable[[int, int], None]
 STATE: Final = "coldload-quantize.json"
@@ -78,9 +79,11 @@ def write_quantised(
     TargetError, WriteError (no space, an OSError), LoadError for a source that can't be read,
     QuantiseError for a weight that can't be quantised.
     """
-    if os.path.lexists(dest):  # by name: a dangling link is something, too
+    # By name: a dangling link is something, too. And "" would be this folder.
+    if os.path.lexists(dest) or not os.fspath(dest):
         raise TargetError(
-            f"{dest} exists already and is never overwritten: remove it, or name another folder"
+            f"{dest or 'DEST'} exists already and is never overwritten: remove it, or name another "
+            "folder"
         )
     staging = staging_of(dest)
     settings = _settings(checkpoint, plan)
@@ -94,6 +97,8 @@ def write_quantised(
             if os.path.lexists(target):
                 raise TargetError(f"{target} appeared meanwhile; what is done is in {staging}")
             staging.rename(target)
+            (target / STATE).unlink()  # not before: a run that is cut off here has to go on
+            _sync_folder(target)
             _sync_folder(target.parent)
     except OSError as error:
         text = f"{dest}: {error.strerror or error}"
@@ -107,8 +112,7 @@ def _settings(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
     """What a run that goes on must have in common with the one that began."""
     files = {}
     for file in checkpoint.files:
-        seen = Path(file.path).stat()
-        files[file.name] = [seen.st_size, seen.st_mtime_ns]
+        files[file.name] = _seen(file.path)
     content = json.dumps([describe.index(plan), plan.ignored]).encode()
     return {
         "source": checkpoint.root,
@@ -117,6 +121,14 @@ def _settings(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
         "scheme": plan.scheme.name,
         "plan": xxhash.xxh3_128_hexdigest(content),
     }
+
+
+def _seen(path: str) -> list[int]:
+    """By which a file is known again: size and time of change. TargetError for an address."""
+    if is_address(path):
+        raise TargetError(f"{masked(path)}: is read from a folder only; copy the checkpoint to one")
+    found = Path(path).stat()
+    return [found.st_size, found.st_mtime_ns]
 
 
 @contextlib.contextmanager
@@ -181,6 +193,13 @@ def _shards(
             resumed += 1
         else:
             note = _one(checkpoint, plan, shard, path, quantisers)
+            source = checkpoint.file(shard.source).path
+            if _seen(source) != state["settings"]["files"][shard.source]:
+                path.unlink()
+                raise WriteError(
+                    f"{source}: changed since it was examined, so {staging} holds parts of two "
+                    "checkpoints: remove it, then run the same again"
+                )
             state["done"][shard.name] = note
             _save(staging / STATE, state)
         zero, underflowed = zero + note["zero"], underflowed + note["underflowed"]
@@ -237,7 +256,6 @@ def _finish(checkpoint: Checkpoint, plan: Plan, staging: Path) -> None:
             continue
         (staging / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, staging / place)
-    (staging / STATE).unlink()
     _sync_folder(staging)
 
 
@@ -246,10 +264,17 @@ def _others(root: Path) -> Iterator[tuple[Path, Path]]:
     are followed, since those of a download cache point out of the folder."""
     for folder, folders, names in os.walk(root, followlinks=False):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if Path(folder) != root and "config.json" in names and _hold_weights(names):
+            folders.clear()  # another checkpoint: without its weights it would be a broken one
+            continue
         for name in sorted(names):
             path = Path(folder) / name
             if not name.startswith(".") and not name.endswith(_WEIGHTS) and path.is_file():
                 yield path, path.relative_to(root)
+
+
+def _hold_weights(names: list[str]) -> bool:
+    return any(name.endswith(_WEIGHTS) for name in names)
 
 
 def _check_space(staging: Path, plan: Plan, state: dict[str, Any]) -> None:

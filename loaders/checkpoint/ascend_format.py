@@ -46,8 +46,10 @@ def problems(
 ) -> list[Problem]:
     """Entries without their tensor, tensors without an entry, weights that aren't what their entry
     says, and missing or surplus companions. `tied` excuses an absent lm_head."""
-    described = entries(description)
     by_name = {tensor.name: tensor for tensor in tensors}
+    described = entries(description)
+    for name in by_name.keys() & description.keys() - described.keys():  # names without a dot
+        described[name] = str(description[name])
     found = []
     for name, kind in described.items():
         if name not in by_name and not (tied and name == "lm_head.weight"):
@@ -80,7 +82,9 @@ def _of_tensor(
     if last in _COMPANIONS:
         kind = described.get(f"{module}.weight")
         if kind in (None, FLOAT):
-            what = f"of {shown(module)}.weight, which is described as {kind}"
+            what = f"of {shown(module)}.weight, which is " + (
+                "not described" if kind is None else f"described as {kind}"
+            )
             text = f"{shown(tensor.name)}: a {last} {what}"
             found.append(_problem("scale-surplus", tensor.name, text))
     return found
@@ -100,13 +104,21 @@ def _weight(
         if companion is None:
             text = f"{shown(name)}: {kind} needs {shown(module)}.{one}, and it is in no file"
             found.append(_problem("scale-missing", name, text))
-        elif one in ("weight_scale", "weight_offset") and companion.shape not in (
-            (tensor.shape[0], 1),
-            (tensor.shape[0],),
-        ):
-            text = f"{shown(companion.name)}: expected ({tensor.shape[0]}, 1) for a weight of "
-            text += f"{tensor.shape}, found {companion.shape}"
-            found.append(_problem("scale-shape", companion.name, text))
+        elif one in ("weight_scale", "weight_offset"):
+            found += _per_channel(tensor, companion)
+    return found
+
+
+def _per_channel(weight: TensorSpec, companion: TensorSpec) -> list[Problem]:
+    found = []
+    rows = weight.shape[:1] or (1,)
+    if companion.shape not in ((*rows, 1), rows):
+        text = f"{shown(companion.name)}: expected {(*rows, 1)} for a weight of {weight.shape}, "
+        text += f"found {companion.shape}"
+        found.append(_problem("scale-shape", companion.name, text))
+    if companion.dtype not in _FLOATS:
+        text = f"{shown(companion.name)}: expected a floating dtype, found {companion.dtype}"
+        found.append(_problem("scale-dtype", companion.name, text))
     return found
 
 

@@ -61,7 +61,7 @@ def problems(config: Mapping[str, Any], tensors: Sequence[TensorSpec]) -> list[P
     though ignored or aren't though targeted, dtypes and shapes that the config doesn't say."""
     try:
         groups = _groups(config)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         text = f"config.json: quantization_config can't be understood ({type(error).__name__}: "
         return [_problem("quantisation-invalid", "config.json", f"{text}{shown(error)})")]
     unknown = sorted({group.format for group in groups} - _CHECKED)
@@ -89,19 +89,26 @@ def _groups(config: Mapping[str, Any]) -> list[Group]:
         if weights is None:
             continue
         block = weights.get("block_structure")
+        size = weights.get("group_size")
         groups.append(
             Group(
                 targets=tuple(map(str, group["targets"])),
                 format=str(group.get("format") or config.get("format")),
                 stored=_STORED.get((weights.get("type", "int"), weights["num_bits"])),
                 strategy=weights.get("strategy"),
-                block=None if block is None else (int(block[0]), int(block[1])),
-                group_size=weights.get("group_size"),
+                block=None if block is None else (_size(block[0]), _size(block[1])),
+                group_size=None if size in (None, -1, 0) else _size(size),
                 symmetric=bool(weights.get("symmetric", True)),
                 static_input=bool(inputs) and not inputs.get("dynamic", False),
             )
         )
     return groups
+
+
+def _size(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ValueError(f"expected a size from 1, found {shown(given)}")
+    return given
 
 
 def _of_tensor(

@@ -23,7 +23,8 @@ FUSED: Final[Mapping[str, tuple[str, ...]]] = {
 
 _FUSED_INTO: Final = {part: whole for whole, parts in FUSED.items() for part in parts}
 _EXPERT: Final = re.compile(r"(.*\bexperts)\.\d+\.")
-_HEADS: Final = {"lm_head", "embed_out", "output", "shared_head", "score"}
+_HEADS: Final = {"lm_head", "embed_out", "shared_head"}
+_HEADS_AT_THE_END: Final = {"output", "score"}  # BERT has layers named attention.output.dense
 _ROUTERS: Final = {"gate", "router", "shared_expert_gate", "weights_proj"}
 _EMBEDDINGS: Final = re.compile(r"(^|\.)(embed\w*|\w*embedding(s)?|wte|wpe)(\.|$)")
 _OTHER_INPUTS: Final = re.compile(r"(^|\.)(visual|vision_\w+|audio_\w+|\w*projector)(\.|$)")
@@ -43,7 +44,7 @@ def left_alone(module: str) -> str | None:
     embeddings, routers, the draft layer's projection and the encoders of other inputs (the
     recipes of llm-compressor 0.9 and msModelSlim)."""
     parts = module.split(".")
-    if _HEADS.intersection(parts):
+    if _HEADS.intersection(parts) or parts[-1] in _HEADS_AT_THE_END:
         return "an output head"
     if _EMBEDDINGS.search(module):
         return "an embedding"
