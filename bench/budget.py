@@ -15,6 +15,9 @@ FIXED = 0.2
 SPARED = 0.85
 """Part of the budget that a run is planned to take."""
 
+COMPILING = {("quantise", "fast"): 4.0, ("w8a8", "online"): 4.0}
+"""Seconds that a child compiles before its clock starts, by phase and way."""
+
 MEMORY_RATE = 3e9
 """Bytes per second assumed for touching, freeing and summing memory around a sample."""
 
@@ -46,7 +49,7 @@ class Rates:
 
 def sample_seconds(case: Case, size: int, rates: Rates | None) -> float:
     """Expected seconds of one sample with everything around it."""
-    around = FIXED + size / MEMORY_RATE
+    around = FIXED + COMPILING.get((case.phase, case.loader), 0.0) + size / MEMORY_RATE
     if rates is None or case.cache == "none":
         work = 2 if case.phase in {"ceiling", "disk_to_host"} else 5  # filling, working, proving
         return around + work * size / MEMORY_RATE

@@ -37,6 +37,11 @@ class Projection:
     online: Projected
     offline: Projected
 
+    @property
+    def share(self) -> float:
+        """Which part of the measured checkpoint's bytes was quantised, to half of them."""
+        return 2 * (1 - self.quantised / self.source)
+
 
 def project(verdict: Verdict, nbytes: int, tp: int, *, of_quantised: bool = False) -> Projection:
     """`nbytes`: tensor bytes of the checkpoint that isn't quantised, or of the quantised one.

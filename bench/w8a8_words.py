@@ -13,11 +13,14 @@ from bench.w8a8_projection import Projected, Projection
 from bench.w8a8_verdict import Alone, Place, Verdict, WayTimes, alone, verdicts
 
 GB = 1e9
+USUAL = 0.85
+"""Part of a large model's bytes that is quantised, at least."""
+
 NO_ENGINE = (
     "No engine goes the online way for int8: vLLM 0.33 quantises fp8 while loading, and int8 for "
-    "the experts' weights alone; vllm-ascend takes bf16 with --quantization ascend for an error. "
-    "Who starts a w8a8 model has a checkpoint that was quantised offline, and the offline seconds "
-    "are what is left of it."
+    "the experts' weights alone; vllm-ascend refuses bf16 with --quantization ascend. Who starts a "
+    "w8a8 model has a checkpoint that was quantised offline already: the online seconds are none "
+    "of theirs to save, and the offline ones are what is left."
 )
 
 
@@ -148,6 +151,17 @@ def projected_sentences(one: Projection) -> list[str]:
         f"All {ranks} on one host, each reading for itself: online {one.online.together:.1f} s, "
         f"offline {one.offline.together:.1f} s: {both:.1f} s saved.",
         _most(one.offline),
+        *_composition(one),
+    ]
+
+
+def _composition(one: Projection) -> list[str]:
+    """A small made-up checkpoint is embeddings to a large part, which nobody quantises."""
+    if one.share >= USUAL:
+        return []
+    return [
+        f"Of the bytes measured {100 * one.share:.0f} % were quantised; of a whole model it is "
+        f"more, and so is the saving: measure with a larger --size, or the model itself."
     ]
 
 
@@ -207,6 +221,7 @@ def _projection(one: Projection) -> dict[str, Any]:
         "source_bytes": one.source,
         "quantised_bytes": one.quantised,
         "tp": one.tp,
+        "quantised_share": one.share,
         "online": asdict(one.online),
         "offline": asdict(one.offline),
         "saves_alone": one.online.alone - one.offline.alone,

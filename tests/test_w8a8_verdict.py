@@ -16,7 +16,7 @@ from bench.cli import main
 from bench.records import CacheRecord, Sample, Seconds, StorageRecord, read_run
 from bench.w8a8_projection import project
 from bench.w8a8_verdict import verdicts
-from bench.w8a8_words import w8a8_findings
+from bench.w8a8_words import projected_sentences, w8a8_findings
 from tests.tiny_records import write_run
 
 GIB = 1 << 30
@@ -177,6 +177,15 @@ def test_the_same_size_and_ranks_project_to_what_was_measured(tmp_path: Path) ->
     assert found.online.together == pytest.approx(8 * one.online.total)
     assert found.quantised == one.offline.checkpoint
     assert project(one, one.offline.checkpoint, 8, of_quantised=True) == found
+
+
+def test_a_projection_from_mostly_embeddings_says_so(tmp_path: Path) -> None:
+    (one,) = verdicts(run_of(tmp_path, pairs(1)))
+    whole = project(one, one.online.checkpoint, 8)
+    assert whole.share == pytest.approx(1)
+    assert not any("larger --size" in text for text in projected_sentences(whole))
+    part = replace(whole, quantised=round(0.75 * whole.source))
+    assert any("50 % were quantised" in text for text in projected_sentences(part))
 
 
 @given(st.integers(1, 64), st.integers(1, 50))

@@ -16,8 +16,8 @@ The JSON document:
     offline_alone  places where only the offline way was measured
     engines        what engines do of this
     projections    with --project-to, one for each verdict: {source_bytes, quantised_bytes, tp,
-                   online, offline: {fetched, stages, alone, together}, saves_alone,
-                   saves_together, sentences}
+                   quantised_share (of the measured bytes), online, offline: {fetched, stages,
+                   alone, together}, saves_alone, saves_together, sentences}
     error          why there is nothing (exits 2 and 3), else absent
 """
 

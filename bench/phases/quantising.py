@@ -15,8 +15,9 @@ from loaders.checkpoint.manifest import Checkpoint, TensorSpec
 from loaders.quantise.fast import Output, Quantiser, allocate
 from loaders.quantise.schemes import Scheme
 
-ENOUGH = 256 << 20
-"""Bytes of weights that are quantised in a sample: the plain way takes seconds for as many."""
+ENOUGH = 128 << 20
+"""Bytes of weights that are quantised in a sample: the plain way, the proof and what was lost take
+a second for as many."""
 
 
 def preload_compiler() -> None:
