@@ -33,8 +33,8 @@ def raw(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def by_library(tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """What compressed-tensors makes of a weight, from its own observations on. Without a zero point:
-    adding one of 0 does nothing but turn -0.0 into 0.0."""
+    """What compressed-tensors makes of a weight, from its own observations on. Without a zero
+    point: adding one of 0 does nothing but turn -0.0 into 0.0."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         library = pytest.importorskip("compressed_tensors.quantization")
