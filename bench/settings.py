@@ -71,7 +71,11 @@ class Settings:
 
 
 def parse_settings(given: Mapping[str, Any], *, smoke: bool, seed: int) -> Settings:
-    """From the options as text, each None (or empty) where it wasn't given. SettingsError."""
+    """From the options as text, each None (a list: empty) where it wasn't given. SettingsError."""
+    for name, value in given.items():
+        if value == "":  # of a shell variable that is empty, as a rule: nothing is guessed from it
+            option = f"--{name.replace('_', '-')}"
+            raise SettingsError(f"{option}=: expected a value; without one leave {option} out")
     size_text = given.get("size") or DEFAULT_SIZE
     try:
         size = parse_size(size_text)

@@ -199,15 +199,17 @@ def test_a_source_that_changes_while_it_is_read_is_one_error(
         assert "changed since" in done.stderr
 
 
-def test_an_address_is_no_source(tmp_path: Path) -> None:
-    from tests import servers
-
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_address_is_no_folder_and_its_password_stays_unsaid(
+    tmp_path: Path, more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tiny.write(tmp_path / "src", tiny.model())
-    files = {f"m/{path.name}": path.read_bytes() for path in folder.iterdir()}
-    with servers.misbehaving(files) as server:
-        done = quantize(f"{server.address}/m", tmp_path / "out", *CT)
-    assert done.exit_code == 2
-    assert "folder" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    for places in (["http://me:s3cr3t@127.0.0.1:1/m", "out"], ["src", "s3://me:s3cr3t@bucket/m"]):
+        done = quantize(*places, *CT, *more)
+        assert done.exit_code == 2
+        assert "expected a folder of this host, found an address" in done.stderr
+        assert "s3cr3t" not in done.output
     assert list(tmp_path.iterdir()) == [folder]
 
 

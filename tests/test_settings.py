@@ -102,7 +102,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("budget", "-5s", r"--budget=-5s: expected a time"),
     ("budget", "5 d", r"--budget=5 d: expected a time"),
     ("budget", "inf", r"--budget=inf: expected a time"),
-    ("budget", "", r"--budget=: expected a time"),
+    ("budget", "", r"--budget=: expected a value"),
     ("storage", ["nvme:"], r"--storage=nvme:: expected a folder, or a label and a folder"),
     ("storage", [""], r"--storage=: expected a folder"),
     ("storage", ["a:/x", "a:/y"], r"--storage: two storages have one label \(a, a\)"),
@@ -212,3 +212,10 @@ def test_any_loader_text_is_taken_or_refused(text: str) -> None:
     except SettingsError:
         return
     assert text.startswith(choice.name)
+
+
+@pytest.mark.parametrize("option", ["model", "stage", "device", "cache", "size", "run_dir", "tp"])
+def test_an_empty_value_is_no_default(option: str) -> None:
+    """As `--stage=$FAST` gives it where the variable isn't set."""
+    with pytest.raises(SettingsError, match=f"^--{option.replace('_', '-')}=: expected a value"):
+        parse_settings({option: ""}, smoke=False, seed=0)

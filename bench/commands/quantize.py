@@ -37,6 +37,7 @@ from loaders.checkpoint.manifest import (
 from loaders.checkpoint.modules import PatternError
 from loaders.checkpoint.read import open_checkpoint
 from loaders.checkpoint.text import count, printable
+from loaders.store.address import is_address, masked
 
 if TYPE_CHECKING:
     from bench.quantize.write import Written
@@ -82,6 +83,11 @@ def command(
     """
     began = time.monotonic()
     try:
+        for place in (source, dest):
+            if is_address(place):
+                raise PlanError(
+                    f"{masked(place)}: expected a folder of this host, found an address"
+                )
         checkpoint = open_checkpoint(source)
         planned = plan(checkpoint, format=form, scheme_name=scheme, ignore=ignore)
         written = _write(checkpoint, planned, dest)
@@ -124,7 +130,7 @@ def _exit_code(error: Exception) -> int | None:
 def _fail(text: str, code: int, source: str, dest: str, as_json: bool) -> None:
     click.echo("\n".join(printable(line) for line in text.splitlines()), err=True)
     if as_json:
-        document = {"ok": False, "error": text, "source": source, "path": dest}
+        document = {"ok": False, "error": text, "source": masked(source), "path": masked(dest)}
         click.echo(json.dumps(document, indent=2))
     sys.exit(code)
 

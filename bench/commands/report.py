@@ -21,6 +21,7 @@ from bench.page.sections import sections
 from bench.pictures.album import Album
 from bench.records import RECORDS, RecordsError, measured
 from loaders.checkpoint.text import count, printable
+from loaders.store.address import is_address, masked
 
 DEFAULT = "report.html"
 KINDS = (".html", ".htm", ".md")
@@ -48,6 +49,8 @@ def command(
     Exit codes: 0 done, 2 a RUN can't be read or a file can't be written, 3 nothing was measured.
     """
     try:
+        if pictures is not None:
+            _refuse_address(pictures)
         target = None if output is None and pictures is not None else _target(output or DEFAULT)
         given = [read_given(run) for run in runs]
         empty = [one for one in given if not measured(one.run.samples)]
@@ -78,6 +81,7 @@ def command(
 
 
 def _target(text: str) -> Path:
+    _refuse_address(text)
     path = Path(text)
     if path.suffix.lower() not in KINDS:
         raise RecordsError(f"{text}: expected a name that ends in .html or .md")
@@ -86,6 +90,11 @@ def _target(text: str) -> Path:
     if not path.parent.is_dir():
         raise RecordsError(f"{text}: there is no folder {path.parent}; make it, or name another")
     return path
+
+
+def _refuse_address(text: str) -> None:
+    if is_address(text):
+        raise RecordsError(f"{masked(text)}: expected a place on this host, found an address")
 
 
 def _write(given: list[Given], target: Path | None, folder: Path | None) -> dict[str, Any]:

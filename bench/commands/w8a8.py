@@ -36,6 +36,7 @@ from bench.w8a8_projection import Projection, degree_of, project
 from bench.w8a8_verdict import Verdict, alone, verdicts
 from bench.w8a8_words import document, projected_sentences, w8a8_findings
 from loaders.checkpoint.text import printable
+from loaders.store.address import is_address, masked
 
 
 @click.command(
@@ -71,6 +72,8 @@ def command(
         nbytes = _size(project_to)
         if nbytes is None and tp is not None:
             raise ValueError("--tp goes with --project-to")
+        if is_address(run):
+            raise ValueError(f"{masked(run)}: expected a run's folder, found an address")
         found = read_run(Path(run))
         made = verdicts(found)
         projected = _projections(made, nbytes, tp, of)

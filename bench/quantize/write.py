@@ -23,7 +23,6 @@ from bench.synth.place import free_bytes, write_json
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.checkpoint.quantised import DESCRIPTION
 from loaders.quantise.reference import Counts
-from loaders.store.address import is_address, masked
 
 Progress = Callable[[int, int], None]
 STATE: Final = "coldload-quantize.json"
@@ -124,9 +123,7 @@ def _settings(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
 
 
 def _seen(path: str) -> list[int]:
-    """By which a file is known again: size and time of change. TargetError for an address."""
-    if is_address(path):
-        raise TargetError(f"{masked(path)}: is read from a folder only; copy the checkpoint to one")
+    """By which a file is known again: size and time of change."""
     found = Path(path).stat()
     return [found.st_size, found.st_mtime_ns]
 
