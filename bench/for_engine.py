@@ -12,6 +12,10 @@ STATES = {"cold": "cold on", "warm": "warm on", "none": "from"}
 """Cache states that a start-up has, and how a sentence names a storage in each."""
 
 
+MADE_UP = "dummy"
+"""Nobody wants to be told to serve random weights."""
+
+
 def for_the_engine(made: Sequence[Row]) -> list[str]:
     """For each storage and cache state: the engine's setting that loads as the fastest did, or that
     it has no such way; then also the fastest of what it has."""
@@ -23,6 +27,7 @@ def for_the_engine(made: Sequence[Row]) -> list[str]:
                 for row in made
                 if (row.group.storage, row.group.cache, row.state) == (label, state, state)
                 and not row.twin
+                and row.loader != MADE_UP
             ]
             for sentence in _best(sorted(rows, key=lambda row: -row.rate.median)):
                 said.setdefault(sentence, []).append(f"{words} {label}")
