@@ -15,8 +15,9 @@ from loaders.device.interface import KINDS, Device, parse_device
 
 
 def open_device(text: str) -> Device:
-    """The device named by `text`, started. An accelerator that is there and can't be started is an
-    error also for `auto`: a copy within host memory would be taken for one to it.
+    """The device named by `text`, started, and copied to once. An accelerator that is there and
+    can't be started is an error also for `auto`: a copy within host memory would be taken for one
+    to it.
 
     Errors as of `find_device`, and DeviceError for a device that is busy or can't be started.
     """
@@ -24,7 +25,12 @@ def open_device(text: str) -> Device:
     if found == "cpu":
         return HostDevice(notes=warned)
     wanted = parse_device(found)
-    return Accelerator(wanted.kind, wanted.index or 0)
+    device = Accelerator(wanted.kind, wanted.index or 0)
+    # The first copy loads what copies need (a second's worth of modules with some backends), which
+    # is none of the time that a later one takes.
+    device.copy_(device.empty(1), torch.zeros(1, dtype=torch.uint8))
+    device.synchronize()
+    return device
 
 
 def find_device(text: str) -> str:

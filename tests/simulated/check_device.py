@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 from dataclasses import asdict
 
 import pytest
@@ -58,6 +59,18 @@ def test_one_that_is_there_and_cannot_be_started_is_an_error_also_for_auto() -> 
     settings.fail = {"allocate": "1"}
     with pytest.raises(DeviceError, match=r"npu:0: starting it failed: there isn't enough memory"):
         open_device("auto")
+
+
+def test_opening_it_pays_for_the_first_copy() -> None:
+    """torch imports its distributed tensors when a device of this kind is first copied to."""
+    for text in ("npu", "auto"):
+        settings.tries = {}
+        open_device(text)
+        assert settings.tries["copy"] == 1
+        assert "torch.distributed.tensor" in sys.modules
+    settings.tries, settings.fail = {}, {"copy": "1"}
+    with pytest.raises(DeviceError, match=r"npu:0: copying 1 bytes failed"):
+        open_device("npu")
 
 
 def test_a_copy_is_there_only_after_it_was_waited_for(device: Device) -> None:

@@ -23,4 +23,7 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def device() -> Device:
-    return open_device("npu")
+    """What fails, and at which try, is counted from here on."""
+    opened = open_device("npu")
+    settings.tries = {}
+    return opened
