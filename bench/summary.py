@@ -190,6 +190,8 @@ def _device(sample: Sample) -> str:
 def _subject(options: Mapping[str, Any]) -> str:
     if "each" in options:
         return "tensors of one size"
+    if "devices" in options:
+        return f"to {options['devices']} devices at once"
     return str(options.get("rule", options.get("scheme", options.get("into", ""))))
 
 

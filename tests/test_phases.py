@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from bench.phases.task import Task
 from bench.phases.tensors import differing, load, pick, picked_bytes
 from bench.settings import parse_settings
 from loaders.checkpoint.read import open_checkpoint
+from loaders.device.discover import open_device
 from loaders.slicing.execute import cut_stock
 from loaders.slicing.plan import Parameter, Piece
 from loaders.transfer import ways
-from loaders.transfer.values import Transfer
+from loaders.transfer.values import Options, Transfer
 from tests.tiny_bench import MIB, make_tiny
 from tests.tiny_slicing import manifest_of
 
@@ -206,3 +208,27 @@ def test_the_curve_has_tensors_of_one_size(size: int) -> None:
     made = host_to_device.of_one_size(size)
     assert {tensor.nbytes for _, tensor in made} == {size}
     assert len(made) <= host_to_device.MOST
+
+
+@pytest.mark.parametrize(("host", "device", "fault"), [(0.1, 0.2, True), (0.2, 0.1, False)])
+def test_a_host_that_did_not_wait_is_a_fault_and_a_late_one_a_note(
+    host: float, device: float, fault: bool
+) -> None:
+    done = ways.pageable(open_device("cpu"), [("w", torch.ones(8))], Options())
+    seconds = dataclasses.replace(done.seconds, transfer=host, device=device)
+    done = dataclasses.replace(done, seconds=seconds)
+    assert bool(host_to_device.wrong(done, [("w", torch.ones(8))])) is fault
+    assert bool(host_to_device.late(done)) is not fault
+
+
+def test_several_devices_get_the_same_bytes_at_once(checkpoint, monkeypatch) -> None:
+    monkeypatch.setattr(host_to_device, "alike", lambda device: ["cpu", "cpu"])
+    made = [case for case in host_to_device.cases(asked()) if "devices" in case.options]
+    assert len(made) == 2 * len(host_to_device.TOGETHER)
+    runner = Runner()
+    together = dataclasses.replace(task("pageable"), options={"devices": 2, "bound": False})
+    host = list(load(checkpoint, checkpoint.tensors).items())
+    host_to_device.to_all(runner, together, host, None)
+    assert runner.heard["faults"] == []
+    assert runner.heard["bytes"] == 2 * checkpoint.tensor_bytes
+    assert [one["device"] for one in runner.heard["details"]["each"]] == ["cpu", "cpu"]

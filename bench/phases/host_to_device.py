@@ -18,11 +18,13 @@ from bench.phases.tensors import ENOUGH, differing, load, pick
 from bench.prepare import Prepared
 from bench.settings import Settings
 from bench.sizes import parse_size
+from bench.verify import SHOWN
 from bench.work import Go, Outcome, perform
-from loaders.device.discover import open_device
+from loaders.device.discover import device_texts, open_device
 from loaders.device.identity import identity
 from loaders.device.pinned import PinProbe, probe_pin
 from loaders.transfer.mapping import mapped_tensors
+from loaders.transfer.several import transfer_to_all
 from loaders.transfer.values import HostTensors, Options, Transfer, clocks_agree
 from loaders.transfer.ways import WAYS
 
@@ -33,6 +35,9 @@ SIZES = ("4KiB", "64KiB", "1MiB", "16MiB", "256MiB", "1GiB")
 CURVE = ("pageable", "pinned")
 IN_FLIGHT = 4
 """Slots of the ring beyond one for each thread that packs: their copies are under way."""
+
+TOGETHER = ("pageable", "pinned-ring", "whole")
+"""Ways that are measured to all devices of the host at once, bound to their NUMA nodes and not."""
 
 MOST = 4096
 """Tensors of one size in a sample of the curve."""
@@ -50,6 +55,18 @@ def cases(asked: Asked) -> list[Case]:
             )
             for label in asked.labels
         ]
+    count = len(alike(device))
+    if count > 1:
+        found += [
+            Case(
+                phase="host_to_device",
+                loader=way,
+                options={"devices": count, "bound": bound},
+                device=device,
+            )
+            for way in TOGETHER
+            for bound in (False, True)
+        ]
     if settings.full:
         found += [
             Case(phase="host_to_device", loader=way, options={"each": size}, device=device)
@@ -59,10 +76,18 @@ def cases(asked: Asked) -> list[Case]:
     return found
 
 
+def alike(device: str) -> list[str]:
+    """All devices of the host of that one's kind; none is started."""
+    kind = device.partition(":")[0]
+    return [text for text in device_texts() if text.partition(":")[0] == kind]
+
+
 def memory_bytes(case: Case, ready: Prepared) -> int:
-    """Sources, pinned memory, and the copy that stands for a device where there is none."""
+    """Sources, pinned memory of each device, and the copy that stands for one where there is
+    none."""
     each = parse_size(str(case.options.get("each", "1KiB")))
-    return 3 * max(min(ENOUGH, ready.checkpoint.tensor_bytes), each)
+    times = 2 + int(case.options.get("devices", 1))
+    return times * max(min(ENOUGH, ready.checkpoint.tensor_bytes), each)
 
 
 def measure(channel: Channel, *, probe: Mapping[str, Any] | None, **given: Any) -> None:
@@ -76,6 +101,8 @@ def measure(channel: Channel, *, probe: Mapping[str, Any] | None, **given: Any) 
             transfer(channel, task, host, None)
             host.clear()
             mapped.clear()
+    elif "devices" in task.options:
+        to_all(channel, task, list(load(task.checkpoint, specs).items()), probe)
     elif "each" in task.options:
         transfer(channel, task, of_one_size(parse_size(str(task.options["each"]))), probe)
     else:
@@ -114,13 +141,52 @@ def transfer(
         return Outcome(
             nbytes=done.nbytes,
             ownership="device",
-            notes=[*done.notes, *target.notes],
+            notes=[*done.notes, *target.notes, *late(done)],
             find_out=lambda: details(done, asdict(identity(target))),
             prove=lambda: wrong(done, host),
             kept=done,
         )
 
     perform(channel, work, Stopwatch((), rest="transfer"))
+
+
+def to_all(
+    channel: Channel, task: Task, host: HostTensors, probe: Mapping[str, Any] | None
+) -> None:
+    """The same tensors to every device at once: they share the host's memory and its links."""
+    targets = [open_device(text) for text in alike(task.device)]
+    found = PinProbe(**probe) if probe is not None else None
+
+    def work(go: Go, watch: Stopwatch) -> Outcome:
+        options = Options(probe=found, ready=go)
+        bind = bool(task.options["bound"])
+        done = transfer_to_all(targets, host, WAYS[task.way], options, bind=bind)
+        return Outcome(
+            nbytes=done.nbytes,
+            ownership="device",
+            notes=[*done.notes, *dict.fromkeys(note for one in done.each for note in late(one))],
+            find_out=lambda: {
+                "device": asdict(identity(targets[0])),
+                "copies_are": targets[0].copies_are,
+                "simulated": targets[0].simulated,
+                "bound": list(done.bound),
+                "each": [
+                    {"device": one.device, "bytes": one.nbytes, "seconds": one.seconds.transfer}
+                    for one in done.each
+                ],
+            },
+            prove=lambda: [fault for one in done.each for fault in wrong(one, host)][:SHOWN],
+            kept=done,
+        )
+
+    perform(channel, work, Stopwatch((), rest="transfer"))
+
+
+def late(done: Transfer) -> list[str]:
+    """A note where the host's clock ran on behind the device's: the rate is then too low."""
+    if clocks_agree(done.seconds) or done.seconds.device > done.seconds.transfer:
+        return []
+    return ["by the device's own events the copies were done earlier: the host was busy elsewhere"]
 
 
 def details(done: Transfer, device: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,12 +212,13 @@ def details(done: Transfer, device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def wrong(done: Transfer, host: HostTensors) -> list[str]:
-    """Clocks that don't tell the same, and tensors that didn't arrive as they were."""
+    """A host that stopped its clock before the device was done, and tensors that didn't arrive as
+    they were."""
     faults = []
-    if not clocks_agree(done.seconds):
+    if not clocks_agree(done.seconds) and done.seconds.device > done.seconds.transfer:
         faults.append(
             f"the device's events tell {done.seconds.device:.4f} s, the host's clock "
-            f"{done.seconds.transfer:.4f} s: one of them didn't wait for the copies"
+            f"{done.seconds.transfer:.4f} s: it didn't wait for the copies"
         )
     arrived = ((name, tensor.cpu()) for name, tensor in done.tensors)
     return faults + differing(arrived, dict(host))
@@ -162,6 +229,9 @@ HOST_TO_DEVICE = Phase(
     target="bench.phases.host_to_device:measure",
     cases=cases,
     memory_bytes=memory_bytes,
-    usual=lambda case: case.loader in {"mapped", "pageable", "pinned-ring", "whole"},
+    usual=lambda case: (
+        case.loader in {"mapped", "pageable", "pinned-ring", "whole"}
+        and not case.options.get("bound")
+    ),
     args=args,
 )
