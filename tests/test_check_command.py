@@ -17,7 +17,7 @@ from tests import tiny
 
 KEYS = {
     "ok", "error", "path", "root", "format", "files", "tensors", "tensor_bytes", "storage_bytes",
-    "file_bytes", "dtypes", "ignored", "problems",
+    "file_bytes", "dtypes", "ignored", "problems", "snapshot",
 }  # fmt: skip
 
 
