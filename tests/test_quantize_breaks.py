@@ -309,12 +309,15 @@ def test_links_of_a_download_cache(tmp_path: Path) -> None:
     assert check(tmp_path / "out")["problems"] == []
 
 
-def test_a_single_file_takes_only_its_own(tmp_path: Path) -> None:
-    """A file is a source if its folder says what the model is; strangers beside it stay there."""
+@pytest.mark.parametrize("form", ["compressed-tensors", "ascend"])
+@pytest.mark.parametrize("name", ["model.safetensors", "model-00001-of-00002.safetensors", "x"])
+def test_one_file_of_several_is_a_checkpoint(tmp_path: Path, form: str, name: str) -> None:
+    """Under a name that needs no index: its own may say that others belong to it."""
     folder = tiny.write(tmp_path / "src", tiny.model())
-    done = quantize(folder / "model.safetensors", tmp_path / "out", *CT)
-    if done.exit_code == 0:
-        assert check(tmp_path / "out")["problems"] == []
-    else:
-        assert done.exit_code == 2
-        assert "config.json" in done.stderr
+    name = name if name.endswith(".safetensors") else f"{name}.safetensors"
+    (folder / "model.safetensors").rename(folder / name)
+    done = quantize(folder / name, tmp_path / "out", "--format", form)
+    assert done.exit_code == 0, done.output
+    assert check(tmp_path / "out")["problems"] == []
+    if form == "compressed-tensors":
+        assert (tmp_path / "out" / "model.safetensors").exists()

@@ -255,9 +255,12 @@ def _ignored(checkpoint: Checkpoint, wanted: set[str]) -> tuple[str, ...]:
 
 
 def _file_names(checkpoint: Checkpoint, format: Format) -> dict[str, str]:
-    """New names of the weight files, by old ones: the same, or those of msModelSlim."""
+    """New names of the weight files, by old ones: the same, or those of msModelSlim. One file alone
+    has the name that needs no index; its own may be that of a shard of several."""
     files = [file.name for file in checkpoint.files]
     if format == "compressed-tensors":
+        if len(files) == 1:
+            return {files[0]: "model.safetensors"}
         return {name: name for name in files}
     total = len(files)
     return {
