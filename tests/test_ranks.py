@@ -116,7 +116,7 @@ def test_a_rank_that_dies_costs_its_case_alone(
     def killing(team: Team, job: Job, way: Any, *, charged: bool, go: Callable[[], None]) -> Any:
         tried.append(way)
         victim = team.members[1].who.pid
-        pids.extend(one.who.pid for one in team.members.values())
+        pids.extend(team.members[rank].who.pid for rank in sorted(team.members))
 
         def also() -> None:
             go()
