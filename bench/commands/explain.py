@@ -37,6 +37,7 @@ from bench.sizes import SizeError, parse_size
 from loaders.checkpoint.manifest import Checkpoint, NoWeightsError, UnreadableError
 from loaders.checkpoint.read import examine
 from loaders.checkpoint.text import printable
+from loaders.store.address import is_address, masked
 
 
 class _Rate(click.ParamType[float]):
@@ -111,6 +112,8 @@ def command(
     """
     if as_json and as_yaml:
         raise click.UsageError("--json and --yaml: choose one")
+    for log in filter(is_address, logs):
+        raise click.UsageError(f"{masked(log)} is an address; fetch the log and give the file")
     if plot and len(logs) > 1:
         raise click.UsageError("--plot draws one log; give one LOG")
     if shared_bandwidth and not replicas:
