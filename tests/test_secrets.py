@@ -162,7 +162,8 @@ def _chained(error: BaseException) -> str:
     ["host", "host --json", "runs", "runs --json", "make llama-3.1-8b", "make --json llama-3.1-8b",
      "loaders", "check x", "make x y", "report", "report --json", "report --json . -o",
      "report . --pictures", "advise", "advise --json", "w8a8",
-     "w8a8 --json", "explain", "explain --json", "quantize --format ascend --json x", "snapshot x", "snapshot --json x"],
+     "w8a8 --json", "explain", "explain --json",
+     "quantize --format ascend --json x", "snapshot x", "snapshot --json x"],
 )  # fmt: skip
 def test_no_command_takes_an_address_for_a_folder_nor_shows_it(
     command: str, capfd: pytest.CaptureFixture[str]
