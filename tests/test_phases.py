@@ -210,15 +210,12 @@ def test_the_curve_has_tensors_of_one_size(size: int) -> None:
     assert len(made) <= host_to_device.MOST
 
 
-@pytest.mark.parametrize(("host", "device", "fault"), [(0.1, 0.2, True), (0.2, 0.1, False)])
-def test_a_host_that_did_not_wait_is_a_fault_and_a_late_one_a_note(
-    host: float, device: float, fault: bool
-) -> None:
+@pytest.mark.parametrize(("host", "device"), [(0.1, 0.2), (0.2, 0.1)])
+def test_clocks_that_do_not_tell_the_same_are_a_fault(host: float, device: float) -> None:
     done = ways.pageable(open_device("cpu"), [("w", torch.ones(8))], Options())
     seconds = dataclasses.replace(done.seconds, transfer=host, device=device)
     done = dataclasses.replace(done, seconds=seconds)
-    assert bool(host_to_device.wrong(done, [("w", torch.ones(8))])) is fault
-    assert bool(host_to_device.late(done)) is not fault
+    assert "events tell" in host_to_device.wrong(done, [("w", torch.ones(8))])[0]
 
 
 def test_several_devices_get_the_same_bytes_at_once(checkpoint, monkeypatch) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 
@@ -14,6 +12,7 @@ from loaders.device.interface import Event
 from loaders.io.buffers import PAGE
 from loaders.io.chunks import Chunk, ChunkSource, Span
 from loaders.io.sources import OpenSource
+from loaders.io.workers import Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class Slot:
     mark: Event
 
 
-class Feed:
+class Feed(Workers):
     """N threads read the spans block by block, each into the next slot that is free.
 
     A slot is free again when it was given back and its mark was reached: the thread that reads into
@@ -53,10 +52,7 @@ class Feed:
             self._free.put(slot)
         if not slots:  # there is nothing to read, and nothing to wait for
             self._free.put(None)
-        self._threads = [
-            threading.Thread(target=self._work, name=f"feed-{number}", daemon=True)
-            for number in range(readers)
-        ]
+        super().__init__("feed", readers)
 
     @property
     def notes(self) -> dict[str, list[str]]:
@@ -80,33 +76,14 @@ class Feed:
         """Says that all copies out of the slot were queued before its mark."""
         self._free.put(slot)
 
-    def __enter__(self) -> Feed:
-        started = 0
-        try:
-            for thread in self._threads:
-                thread.start()
-                started += 1
-        except RuntimeError:  # the host allows no more threads: don't leave the others behind
-            self._threads = self._threads[:started]
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Stops and joins the threads and closes the files."""
+        super().close()
+        self._source.close()
+
+    def _stop(self) -> None:
         self._source.stop()
         self._free.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._source.close()
 
     def _work(self) -> None:
         try:
