@@ -92,7 +92,7 @@ def test_any_size_from_1_mib_to_the_published_one(
 @pytest.mark.parametrize("size", ["1MiB", "16MiB", "256MiB", "1GiB"])
 def test_the_sizes_that_runs_use(name: str, size: str) -> None:
     scaled = scale(load_shape(name), parse_size(size))
-    assert 0.96 * parse_size(size) <= tensor_bytes(scaled) <= parse_size(size)
+    assert 0.97 * parse_size(size) <= tensor_bytes(scaled) <= parse_size(size)
     assert_valid(scaled, load_shape(name))
 
 

@@ -59,6 +59,7 @@ _ATTEMPTS = (
     _Floors(layers=2, dense=1, mtp=1, experts=8, feed_forward=0.25, vocab=0.25),
     _Floors(layers=1, dense=1, mtp=1, experts=4, feed_forward=0, vocab=0),
     _Floors(layers=1, dense=1, mtp=0, experts=2, feed_forward=0, vocab=0),
+    _Floors(layers=3, dense=1, mtp=0, experts=2, feed_forward=0, vocab=0),  # odd: fills other sizes
 )
 
 
