@@ -28,8 +28,8 @@ from typing import Any
 import click
 
 from bench import engine_side
-from bench.pagecache import evict
-from bench.stats import paired_ratio, spread
+from bench.measuring.pagecache import evict
+from bench.record.stats import paired_ratio, spread
 from loaders.assembly.overlapped import overlapped
 from loaders.assembly.values import Options
 from loaders.checkpoint.manifest import Checkpoint

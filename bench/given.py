@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.records import RecordsError, Run, read_run
+from bench.record.records import RecordsError, Run, read_run
 from loaders.checkpoint.text import count, listed, printable
 from loaders.store.address import is_address, masked
 

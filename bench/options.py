@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from bench import settings as parsing
-from bench.run_dir import default_seed
+from bench.run.run_dir import default_seed
 from bench.settings import Settings, SettingsError
 from loaders.checkpoint.read import local_path
 from loaders.device.discover import find_device

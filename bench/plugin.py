@@ -19,22 +19,24 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from pytest_benchmark.logger import PytestBenchmarkWarning
 
-from bench import groundwork, matrix, saved
-from bench.cases import Case
-from bench.children import ChildError
-from bench.cores import effective_cores
-from bench.dry_run import tell
-from bench.ground import Ground
+from bench import saved
+from bench.ground import groundwork
+from bench.ground.ready import Ground
+from bench.ground.storages import Place, Store, default_place, name_storages, staged_place
+from bench.measuring.children import ChildError
+from bench.measuring.cores import effective_cores
 from bench.options import add_options, found_device, only_planned, settings_of
 from bench.phases.stage import stage_cases
-from bench.progress import Progress
-from bench.records import RECORDS, read_run
-from bench.report import render
-from bench.run_dir import check_run_dir
-from bench.session import Session
+from bench.record.cases import Case
+from bench.record.records import RECORDS, read_run
+from bench.run import matrix
+from bench.run.dry_run import tell
+from bench.run.progress import Progress
+from bench.run.run_dir import check_run_dir
+from bench.run.session import Session
 from bench.settings import Settings, SettingsError
-from bench.storages import Place, Store, default_place, name_storages, staged_place
 from bench.synth.shapes import shape_names
+from bench.words.report import render
 from loaders import registry
 from loaders.checkpoint.hf_cache import repo_id
 from loaders.checkpoint.manifest import CheckpointError, UnreadableError

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bench.records import Sample
-from bench.storages import Place
+from bench.ground.storages import Place
+from bench.record.records import Sample
 
 COMPARED = ("node", "machine", "system", "release", "python_version", "cpu.brand_raw", "coldload.")
 """Keys of the machine's facts, dots between levels; one with a dot at its end stands for all below.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.cachestate import share_of
+from bench.record.cachestate import share_of
 from bench.sizes import parse_size
 
 DEFAULT_MODEL = "llama-3.1-8b"

@@ -29,7 +29,7 @@ from bench.advice.contract import Advice, Saving, Seen, see
 from bench.advice.findings import KINDS, MOST, advise, first_words, saving_words
 from bench.advice.start import Start
 from bench.cli import main
-from bench.records import Run, Sample
+from bench.record.records import Run, Sample
 from tests.tiny_records import write_run
 from tests.tiny_report import (
     HOST,

@@ -10,13 +10,13 @@ import pytest
 from test_phases import Runner
 from tiny_assembly import planned, written
 
-from bench.assembly_seen import assembled
+from bench.ground.prepare import prepare
 from bench.phases import parameters
 from bench.phases.assemble import ASSEMBLE, measure
 from bench.phases.contract import Asked
-from bench.prepare import prepare
-from bench.records import CacheRecord, Run, Sample, Seconds, StorageRecord
+from bench.record.records import CacheRecord, Run, Sample, Seconds, StorageRecord
 from bench.settings import parse_settings
+from bench.words.assembly_seen import assembled
 from loaders.assembly import stock as stock_module
 from loaders.checkpoint.read import open_checkpoint
 

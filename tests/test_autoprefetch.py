@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.autoprefetch import autoprefetch
+from bench.words.autoprefetch import autoprefetch
 
 GIB = 1 << 30
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bench.between import storages_compared
-from bench.records import Sample, StorageRecord
-from bench.report import render
-from bench.staged import staging_pays
-from bench.summary import rows
+from bench.record.records import Sample, StorageRecord
+from bench.record.summary import rows
+from bench.words.between import storages_compared
+from bench.words.report import render
+from bench.words.staged import staging_pays
 from tests.tiny_report import NET, load, made_run
 
 SHM = StorageRecord(label="staged-tmpfs", file_system="tmpfs", mount="/dev/shm")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.budget import FIXED, SMALLEST, SPARED, Rates, fit, run_seconds, sample_seconds
-from bench.cases import Case
+from bench.record.cases import Case
+from bench.run.budget import FIXED, SMALLEST, SPARED, Rates, fit, run_seconds, sample_seconds
 
 GIB = 1 << 30
 RATES = Rates(direct=2e9, cold=1e9, warm=4e9)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cachestate import cache_state
+from bench.record.cachestate import cache_state
 
 GB = 10**9
 

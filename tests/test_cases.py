@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cases import Case
+from bench.record.cases import Case
 
 GOLDEN = Path(__file__).parent / "golden" / "case_ids.txt"
 

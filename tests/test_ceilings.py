@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.ceilings import READERS, Outcome
-from bench.child import Stopwatch
-from bench.children import Server
-from bench.consume import WRAP, lane_sum
-from bench.records import Sample
-from bench.sampling import Job
+from bench.measuring.ceilings import READERS, Outcome
+from bench.measuring.child import Stopwatch
+from bench.measuring.children import Server
+from bench.measuring.consume import WRAP, lane_sum
+from bench.record.records import Sample
+from bench.run.sampling import Job
 from loaders.io.chunks import Span
 from tests.tiny_bench import MIB, Ground
 

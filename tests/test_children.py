@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from bench import children
-from bench.channel import Channel, ClosedError, receive_packet, send_packet
-from bench.children import ChildError, Server
+from bench.measuring import children
+from bench.measuring.channel import Channel, ClosedError, receive_packet, send_packet
+from bench.measuring.children import ChildError, Server
 from tests.tiny_bench import gone, wait_until
 
 HERE = "tests.tiny_children"
@@ -240,7 +240,7 @@ def test_a_killed_runner_takes_server_and_children_along(
         f"""
         import sys, time
         from pathlib import Path
-        from bench.children import Server
+        from bench.measuring.children import Server
         server = Server(Path("{tmp_path}/log"))
         child = server.fork("{HERE}:waits")
         child.hear(60)

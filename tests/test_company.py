@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.advice.company import flags, others_at_work
-from bench.children import Server
-from bench.records import Company, Sample, sample_from_json
-from bench.report import render
-from bench.surroundings import Look, Surroundings, company
+from bench.measuring.children import Server
+from bench.measuring.surroundings import Look, Surroundings, company
+from bench.record.records import Company, Sample, sample_from_json
+from bench.words.report import render
 from tests.tiny_bench import Ground
 from tests.tiny_report import NBYTES, load, made_run
 

@@ -15,7 +15,7 @@ from bench.compare.cases import compare_cases
 from bench.compare.differs import differences
 from bench.compare.gate import Gate, GateError, breaches, parse_gate
 from bench.given import Given
-from bench.records import RECORDS, Run, Sample
+from bench.record.records import RECORDS, Run, Sample
 from tests.tiny_records import slower, write_run
 from tests.tiny_report import HOST, NET, NVME, STRANGER, ceiling, load, made_run, unmeasured
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.consume import (
+from bench.measuring.consume import (
     BLOCK,
     WRAP,
     NotHostMemoryError,

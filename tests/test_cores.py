@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cores import effective_cores, parse_cfs, parse_cpu_max, quota_cores
+from bench.measuring.cores import effective_cores, parse_cfs, parse_cpu_max, quota_cores
 from tests.tiny_host import tree
 
 V2 = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"

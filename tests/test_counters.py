@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bench import counters
-from bench.counters import Counters, Memory, Meter, counters_of, memory, parse_status, reset_peak
+from bench.measuring import counters
+from bench.measuring.counters import (
+    Counters,
+    Memory,
+    Meter,
+    counters_of,
+    memory,
+    parse_status,
+    reset_peak,
+)
 
 MIB = 1 << 20
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.deviceread import (
+from bench.ground.filesystems import charges_reader, describe
+from bench.measuring.deviceread import (
     device_read_bytes,
     group_read_bytes,
     parse_blkio,
@@ -16,7 +17,6 @@ from bench.deviceread import (
     parse_io_stat,
     reader_is_charged,
 )
-from bench.filesystems import charges_reader, describe
 from loaders.system.mounts import mount_of
 from loaders.system.residency import UNKNOWN, choose_method
 from tests.tiny_host import tree

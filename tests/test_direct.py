@@ -22,8 +22,8 @@ from tiny_loaders import (
 )
 from tiny_ring import MIB, device_bytes, evict, laps
 
-from bench.child import Stopwatch, load_once
-from bench.verify import faults_of, read_reference
+from bench.measuring.child import Stopwatch, load_once
+from bench.measuring.verify import faults_of, read_reference
 from loaders.adaptive import Adaptive
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.contract import OptionError

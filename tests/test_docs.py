@@ -135,7 +135,8 @@ def test_every_command_stands_in_the_readme() -> None:
 
 def test_options_named_in_the_documents_exist() -> None:
     ours = {f"--{name}" for name in OPTIONS} | options_of_commands()
-    engines = set(OPTION.findall((ROOT / "bench/engine_settings.py").read_text()))  # in real output
+    # in real output
+    engines = set(OPTION.findall((ROOT / "bench/words/engine_settings.py").read_text()))
     against = set(OPTION.findall((ROOT / "bench/against_engine.py").read_text()))  # a module's own
     known = (
         ours
@@ -157,7 +158,7 @@ def test_options_named_in_the_documents_exist() -> None:
 
 
 def test_columns_are_explained() -> None:
-    from bench.report import COLUMNS
+    from bench.words.report import COLUMNS
 
     text = (ROOT / "benchmarks.md").read_text()
     explained = text[text.index("## Columns") :]

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from bench.engine_settings import NOT_AVAILABLE, engine_setting
+from bench.words.engine_settings import NOT_AVAILABLE, engine_setting
 from loaders.registry import entries
 
 FORMATS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.filesystems import charges_reader, coldness
+from bench.ground.filesystems import charges_reader, coldness
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench import fio
-from bench.fio import FioError, FioResult, arguments, parse
+from bench.measuring import fio
+from bench.measuring.fio import FioError, FioResult, arguments, parse
 
 GOLDEN = Path(__file__).parent / "golden" / "fio-3.33.json"
 needs_fio = pytest.mark.skipif(not fio.installed(), reason="fio isn't installed")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.engine_settings import NOT_AVAILABLE
-from bench.for_engine import for_the_engine
-from bench.records import StorageRecord
-from bench.summary import rows
+from bench.record.records import StorageRecord
+from bench.record.summary import rows
+from bench.words.engine_settings import NOT_AVAILABLE
+from bench.words.for_engine import for_the_engine
 from tests.tiny_report import NET, load, made_run
 
 STORE = StorageRecord(label="s3", file_system="s3")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bench.cases import Case
-from bench.forecast import case_lines, earlier_look, forecast, lines_of
+from bench.ground.storages import Storage, name_storages
+from bench.record.cases import Case
+from bench.run.forecast import case_lines, earlier_look, forecast, lines_of
 from bench.settings import Settings, StorageChoice
-from bench.storages import Storage, name_storages
 from loaders.checkpoint.manifest import UnreadableError
 from tests.tiny_bench import make_tiny
 from tests.tiny_runs import Done, run_pytest, tries

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cachestate import STRETCH, Share, as_shared, cache_state, share_of
-from bench.children import Server
-from bench.halfwarm import device_bytes, fetched_too_much
-from bench.pagecache import evict, fill_partly, stretches
-from bench.records import CacheRecord, Sample
-from bench.report import render
-from bench.sampling import take
-from bench.summary import rows
+from bench.measuring.children import Server
+from bench.measuring.pagecache import evict, fill_partly, stretches
+from bench.record.cachestate import STRETCH, Share, as_shared, cache_state, share_of
+from bench.record.records import CacheRecord, Sample
+from bench.record.summary import rows
+from bench.run.sampling import take
+from bench.words.halfwarm import device_bytes, fetched_too_much
+from bench.words.report import render
 from loaders.system.pagecalls import PAGE
 from loaders.system.residency import choose_method
 from tests.tiny_bench import Ground

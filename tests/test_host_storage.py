@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.filesystems import describe
+from bench.ground.filesystems import describe
 from bench.host import blocks
 from bench.host.facts import mount_facts
 from loaders.system import mounts

@@ -11,15 +11,15 @@ ROOT = Path(__file__).parent.parent
 
 # The parts of bench/ that do things, which its values and reports know nothing of.
 WORKING = {
-    "bench.child",
-    "bench.children",
-    "bench.ceilings",
-    "bench.groundwork",
+    "bench.measuring.child",
+    "bench.measuring.children",
+    "bench.measuring.ceilings",
+    "bench.ground.groundwork",
     "bench.plugin",
-    "bench.prepare",
-    "bench.probe",
-    "bench.sampling",
-    "bench.session",
+    "bench.ground.prepare",
+    "bench.ground.probe",
+    "bench.run.sampling",
+    "bench.run.session",
 }
 
 # What of loaders/ does things; names, addresses and texts remain.
@@ -123,47 +123,47 @@ LAYERS = [
     ("loaders/w8a8/plan.py", {"torch", "loaders.io"}, "what is cut how is arithmetic"),
     ("loaders/transfer/plan.py", {"torch", "loaders"}, "which bytes go together is arithmetic"),
     ("loaders/pipeline/stages.py", {"torch", "loaders"}, "what stages tell is arithmetic"),
+    (
+        "bench/record/*.py",
+        {"torch", "pytest", "loaders", *WORKING},
+        "what a run writes down is values and arithmetic",
+    ),
     *[
         (f"bench/{name}.py", {"torch", "pytest", "loaders", *WORKING}, "values and arithmetic")
-        for name in (
-            "records",
-            "cases",
-            "stats",
-            "significance",
-            "settings",
-            "sizes",
-            "budget",
-            "cachestate",
-        )
+        for name in ("settings", "sizes", "run/budget")
     ],
-    *[
-        (
-            f"bench/{name}.py",
-            {"torch", "pytest", *LOADING, *WORKING},
-            "a report reads records only",
-        )
-        for name in (
-            "summary",
-            "limits_seen",
-            "remote_limits",
-            "findings",
-            "phase_findings",
-            "snapshot_pays",
-            "report",
-            "w8a8_projection",
-            "w8a8_verdict",
-            "w8a8_words",
-        )
-    ],
+    (
+        "bench/plan/*.py",
+        {"torch", "pytest", "bench.run", "bench.words", *LOADING, *WORKING},
+        "a plan needs no run",
+    ),
+    (
+        "bench/words/*.py",
+        {"torch", "pytest", "bench.run", *LOADING, *WORKING},
+        "a report reads records only",
+    ),
     *[
         (f"bench/{room}/*.py", {"torch", "pytest", *LOADING, *WORKING}, "pages read records only")
         for room in ("advice", "compare", "page", "pictures")
     ],
+    (
+        "bench/measuring/*.py",
+        {"pytest", "bench.plugin", "bench.options", "bench.run", "bench.words", "bench.phases"},
+        "one sample is measured without knowing the run",
+    ),
     *[
-        (f"bench/{name}.py", {"pytest", "bench.plugin", "bench.options"}, "pytest is at the edge")
-        for name in ("child", "ceilings", "sampling", "session", "groundwork", "prepare", "probe")
+        (
+            f"bench/{room}/*.py",
+            {"pytest", "bench.plugin", "bench.options", "bench.words", "bench.page"},
+            "pytest and what is told of a run stand above it",
+        )
+        for room in ("ground", "run")
     ],
-    ("bench/host/*.py", {"torch", "pytest", "bench.session"}, "host facts come from the system"),
+    (
+        "bench/host/*.py",
+        {"torch", "pytest", "bench.run.session"},
+        "host facts come from the system",
+    ),
     (
         "bench/explain/*.py",
         {"torch", "pytest", "bench.watch", *LOADING, *WORKING},
@@ -180,7 +180,7 @@ LAYERS = [
     ],
     (
         "bench/phases/*.py",
-        {"pytest", "bench.session", "bench.plugin", "bench.sampling", "bench.report"},
+        {"pytest", "bench.run.session", "bench.plugin", "bench.run.sampling", "bench.words.report"},
         "a phase knows its work, not who orders it",
     ),
     *[
@@ -191,7 +191,11 @@ LAYERS = [
         )
         for name in ("failure", "merge", "show", "times")
     ],
-    ("bench/synth/*.py", {"pytest", "bench.session", "bench.child"}, "making isn't measuring"),
+    (
+        "bench/synth/*.py",
+        {"pytest", "bench.run.session", "bench.measuring.child"},
+        "making isn't measuring",
+    ),
     ("bench/commands/*.py", {"pytest", "bench.plugin"}, "commands look, pytest measures"),
 ]
 
@@ -242,19 +246,24 @@ def test_imports_of_every_kind_are_seen(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "loaders/io/x.py"
     path.parent.mkdir(parents=True)
     path.write_text(
-        "import bench.stats as s\n"
+        "import bench.record.stats as s\n"
         "def f():\n"
-        "    from bench import records\n"
+        "    from bench.record import records\n"
         "    from .. import contract\n"
         "    from . import sibling\n"
         "    import importlib; importlib.import_module('pytest.thing')\n"
     )
     found = imported(path)
-    assert {"bench.stats", "bench.records", "loaders.contract", "loaders.io.sibling"} <= found
+    assert {
+        "bench.record.stats",
+        "bench.record.records",
+        "loaders.contract",
+        "loaders.io.sibling",
+    } <= found
     assert forbidden(found, {"bench", "pytest", "loaders.contract"}) == {
-        "bench",
-        "bench.stats",
-        "bench.records",
+        "bench.record",
+        "bench.record.stats",
+        "bench.record.records",
         "loaders.contract",
         "pytest.thing",
     }

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.kvpool import element_bytes, kv_layers, layer_block_bytes, pool, pool_bytes
+from bench.plan.kvpool import element_bytes, kv_layers, layer_block_bytes, pool, pool_bytes
 from loaders.slicing.config import ModelFacts, facts_of
 from loaders.slicing.engines import engine_of
 from loaders.slicing.errors import ConfigError, PlanError

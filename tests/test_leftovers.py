@@ -15,8 +15,8 @@ import pytest
 from tiny_bench import wait_until
 from tiny_runs import ROOT, environment
 
-from bench import leftovers
-from bench.leftovers import DATA, MADE, held, partial_of, remove_leftovers
+from bench.ground import leftovers
+from bench.ground.leftovers import DATA, MADE, held, partial_of, remove_leftovers
 from bench.synth.write import make_checkpoint
 
 

@@ -17,7 +17,7 @@ from tiny_loaders import (
 )
 from tiny_snapshot import write_plain
 
-from bench.convert import convert_to_tensorizer
+from bench.ground.convert import convert_to_tensorizer
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.checkpoint.npcache_write import write_npcache
 from loaders.checkpoint.read import open_checkpoint

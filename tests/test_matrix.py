@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cases import Case
-from bench.matrix import ceiling_cases, loader_cases, store_threads, twins, walk
+from bench.record.cases import Case
+from bench.run.matrix import ceiling_cases, loader_cases, store_threads, twins, walk
 from bench.settings import Settings, SettingsError, parse_settings
 from loaders.contract import Loader
 from loaders.registry import Entry, entries

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.limits import LimitError, raise_nofile, shm_room
+from bench.run.limits import LimitError, raise_nofile, shm_room
 from loaders.system.memory import available_bytes, limits, tightest_limit
 from tests.tiny_host import tree
 
@@ -171,7 +171,7 @@ def test_c82_the_soft_limit_is_raised_as_far_as_needed() -> None:
     """32 files allowed, 64 shards opened."""
     done = _in_child(
         "import os, resource\n"
-        "from bench.limits import raise_nofile\n"
+        "from bench.run.limits import raise_nofile\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (32, 256))\n"
         "raise_nofile(100)\n"
         "files = [open(os.devnull) for _ in range(64)]\n"
@@ -186,7 +186,7 @@ def test_c82_the_soft_limit_is_raised_as_far_as_needed() -> None:
 def test_c82_more_than_the_hard_limit_is_an_error_with_both_numbers() -> None:
     done = _in_child(
         "import resource\n"
-        "from bench.limits import LimitError, raise_nofile\n"
+        "from bench.run.limits import LimitError, raise_nofile\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))\n"
         "try: raise_nofile(64)\n"
         "except LimitError as error: print(error)\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.filesystems import describe
-from bench.pagecache import Eviction, drop_caches, evict, warm
+from bench.ground.filesystems import describe
+from bench.measuring.pagecache import Eviction, drop_caches, evict, warm
 from loaders.system.mounts import mount_of
 from loaders.system.pagecalls import PAGE, cachestat, mincore
 from loaders.system.residency import METHODS, UNKNOWN, Measure, Residency, choose_method
@@ -230,7 +230,7 @@ def _as_nobody(code: str, *arguments: str) -> str:
     prelude = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from bench.pagecache import drop_caches, evict, warm\n"
+        "from bench.measuring.pagecache import drop_caches, evict, warm\n"
         "from loaders.system.pagecalls import mincore\n"
         "from loaders.system.residency import METHODS, choose_method\n"
         "path = Path(sys.argv[1])\n"

@@ -17,7 +17,7 @@ from tiny_loaders import (
     tricky,
 )
 
-from bench.convert import ConvertError, convert_to_tensorizer
+from bench.ground.convert import ConvertError, convert_to_tensorizer
 from loaders.checkpoint.manifest import Checkpoint, CheckpointError, NoWeightsError
 from loaders.checkpoint.read import examine, open_checkpoint
 from loaders.io.errors import TruncatedError
@@ -133,7 +133,7 @@ def test_what_tensorizer_cant_hold_is_refused_before_anything_is_written(
 
 
 def test_conversion_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.convert.registry.unavailable", lambda _: "needs tensorizer")
+    monkeypatch.setattr("bench.ground.convert.registry.unavailable", lambda _: "needs tensorizer")
     source = one_file(tmp_path, {"fine": Raw("U8", [1], b"a")})
     with pytest.raises(ConvertError, match="can't be written: needs tensorizer"):
         convert_to_tensorizer(source, tmp_path / "converted")

@@ -15,10 +15,10 @@ from bench.advice.findings import advise
 from bench.page.render import markdown
 from bench.page.sections import sections
 from bench.page.tables import tables
-from bench.phase_findings import phase_findings
 from bench.pictures.album import pictures_of
-from bench.records import Run, Sample, Seconds, StorageRecord
-from bench.report import render
+from bench.record.records import Run, Sample, Seconds, StorageRecord
+from bench.words.phase_findings import phase_findings
+from bench.words.report import render
 from tests.tiny_report import NVME, load, made_run
 
 SIMULATED = {"simulated": True, "device": {"name": "simulated NPU", "simulated": True}}

@@ -12,7 +12,7 @@ from bench.pictures.album import album, phases_of, pictures_of
 from bench.pictures.curves import MOST, Point, curve_picture
 from bench.pictures.stages import REST, parts_of
 from bench.pictures.style import DARK, Picture, file_name
-from bench.records import Run, Sample, Seconds
+from bench.record.records import Run, Sample, Seconds
 from tests.tiny_report import NET, STRANGER, ceiling, load, made_run
 
 SVG = "{http://www.w3.org/2000/svg}"

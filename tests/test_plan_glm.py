@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.planning import GIB, Question, answer
+from bench.plan.planning import GIB, Question, answer
 from loaders.slicing.engines import engine_of
 from loaders.slicing.plan import Degrees
 from tests.tiny_plans import manifest

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.records import read_run
+from bench.record.records import read_run
 from tests.test_plugin_runs import make_model
 from tests.tiny_runs import (
     PYTEST,

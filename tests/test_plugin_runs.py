@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.records import read_run
+from bench.record.records import read_run
 from bench.synth.write import make_checkpoint
 from tests.tiny_runs import Done, records, run_coldload, run_pytest, samples, tries
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import prepare as module
-from bench.prepare import (
+from bench.ground import prepare as module
+from bench.ground.prepare import (
     PrepareError,
     check_space,
     copy_model,

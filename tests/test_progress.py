@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.progress import Progress
+from bench.run.progress import Progress
 
 
 class Reporter:

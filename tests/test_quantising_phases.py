@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from bench.ground.quantised_copy import FORM, wanted
 from bench.phases import layout, quantise, w8a8
 from bench.phases.contract import Asked
 from bench.phases.quantising import no_weights, resident, weights_of
 from bench.phases.task import Task
-from bench.quantised_copy import FORM, wanted
 from bench.settings import parse_settings
 from loaders.device.discover import open_device
 from loaders.quantise.fast import Quantiser
@@ -231,7 +231,7 @@ def test_refusals_say_why(pair: Pair) -> None:
 def test_a_copy_of_a_real_model_is_made_only_where_it_was_named() -> None:
     mine = w8a8.cases(asked())
     reading = [case for case in mine if case.loader == "online"]
-    from bench.cases import Case
+    from bench.record.cases import Case
 
     disk = Case(phase="disk_to_host", loader="parallel", storage="disk", cache="cold")
     assert wanted(mine, "disk", real=True)

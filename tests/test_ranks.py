@@ -17,13 +17,13 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.ground.storages import Storage, name_storages
 from bench.ranks import course as courses
 from bench.ranks.course import Course, run
 from bench.ranks.job import WAYS, Job, expected_digests
 from bench.ranks.measure import load, prove
 from bench.ranks.team import Nodes, RankError, Team
-from bench.records import Writer, read_run
-from bench.storages import Storage, name_storages
+from bench.record.records import Writer, read_run
 from loaders.checkpoint.manifest import Checkpoint
 from tests.tiny_ranks import paths_of, tiny_model
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from bench.cli import main
 from bench.ranks.merge import merged
 from bench.ranks.show import summary
-from bench.records import CacheRecord, RecordsError, Run, Sample, Seconds, Writer, read_run
+from bench.record.records import CacheRecord, RecordsError, Run, Sample, Seconds, Writer, read_run
 
 
 def rank(number: int, node: int, done_at: float, **given: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.filesystems import coldness
+from bench.ground.filesystems import coldness
 from loaders import registry
 from loaders.checkpoint.read import open_checkpoint
 from loaders.system.mounts import mount_of

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.records import (
+from bench.record.records import (
     RECORDS,
     CacheRecord,
     RecordsError,
@@ -243,7 +243,7 @@ LIMITED = textwrap.dedent(
     """
     import json, resource, sys
     from pathlib import Path
-    from bench.records import Writer, read_run
+    from bench.record.records import Writer, read_run
     from tests.test_records import SAMPLE
     folder = Path(sys.argv[1])
     line = json.dumps(SAMPLE.to_json())
@@ -311,7 +311,7 @@ def test_a_killed_writer_leaves_every_finished_line(tmp_path: Path) -> None:
     script = (
         "import itertools, sys\n"
         "from pathlib import Path\n"
-        "from bench.records import Writer\n"
+        "from bench.record.records import Writer\n"
         "from tests.test_records import SAMPLE\n"
         "writer = Writer(Path(sys.argv[1]))\n"
         "for number in itertools.count():\n"

@@ -19,7 +19,7 @@ from bench.page.answer import answer
 from bench.page.render import code, escaped, html, markdown
 from bench.page.sections import sections
 from bench.page.tables import tables
-from bench.records import RECORDS, Run, Sample, Seconds
+from bench.record.records import RECORDS, Run, Sample, Seconds
 from tests.tiny_records import write_run
 from tests.tiny_report import (
     NET,

@@ -20,11 +20,11 @@ from tiny_loaders import Raw, Stamps, checkpoint_of, file_bytes, noise, tensor_b
 from tiny_loaders import write_shard as shard
 from tiny_ring import MIB, evict, fill, laps
 
-from bench.child import Stopwatch, load_once, prove
-from bench.children import Server
-from bench.consume import byte_sum, rows_sum
-from bench.rows import Joined, RowsError
-from bench.verify import read_reference
+from bench.measuring.child import Stopwatch, load_once, prove
+from bench.measuring.children import Server
+from bench.measuring.consume import byte_sum, rows_sum
+from bench.measuring.rows import Joined, RowsError
+from bench.measuring.verify import read_reference
 from loaders.adaptive import Adaptive
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
 from loaders.contract import Rows

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.budget import spent
 from bench.commands.runs import command
-from bench.records import RECORDS, Sample
+from bench.record.records import RECORDS, Sample
+from bench.run.budget import spent
 from tests.tiny_report import HOST, PLAN, STRANGER, load, unmeasured
 
 A, B = load("example", 1.0), load("parallel", 2.0, threads=2)

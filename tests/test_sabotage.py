@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bench.children import Server
-from bench.records import Writer, read_run
+from bench.measuring.children import Server
+from bench.record.records import Writer, read_run
 from tests.tiny_bench import OUTSIDE, Ground, gone, wait_until
 
 

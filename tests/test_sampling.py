@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bench.children import Server
-from bench.sampling import ATTEMPTS, clocks_agree, take
+from bench.measuring.children import Server
+from bench.run.sampling import ATTEMPTS, clocks_agree, take
 from loaders.system.residency import UNKNOWN
 from tests.test_ceilings import assert_partition
 from tests.tiny_bench import Ground
@@ -22,8 +22,8 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
 @pytest.fixture(scope="module")
 def server(ground: Ground) -> Iterator[Server]:
     server = Server(ground.work / "children.log")
-    server.preload("bench.child:manifest", path=str(ground.ready.manifest_path))
-    server.preload("bench.child:reference", path=str(ground.ready.reference_path))
+    server.preload("bench.measuring.child:manifest", path=str(ground.ready.manifest_path))
+    server.preload("bench.measuring.child:reference", path=str(ground.ready.reference_path))
     yield server
     server.close()
 
@@ -78,7 +78,7 @@ def test_the_first_try_alone_is_timed_and_clocks_that_disagree_are_tried_again(
     server: Server, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verdicts = [False] * (ATTEMPTS - 1) + [True]
-    monkeypatch.setattr("bench.sampling.clocks_agree", lambda sample: verdicts.pop(0))
+    monkeypatch.setattr("bench.run.sampling.clocks_agree", lambda sample: verdicts.pop(0))
     timed: list[int] = []
 
     def clock(run: Callable[[], None]) -> None:
@@ -96,7 +96,7 @@ def test_the_first_try_alone_is_timed_and_clocks_that_disagree_are_tried_again(
 def test_clocks_that_never_agree_are_a_failure(
     server: Server, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.sampling.clocks_agree", lambda sample: False)
+    monkeypatch.setattr("bench.run.sampling.clocks_agree", lambda sample: False)
     discarded: list[str | None] = []
     sample = take(
         server,

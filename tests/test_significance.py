@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.significance import could_show, paired_p, passes_needed, unpaired_p
-from bench.stats import BOOTSTRAP_FROM, paired_saving, unpaired_ratio
+from bench.record.significance import could_show, paired_p, passes_needed, unpaired_p
+from bench.record.stats import BOOTSTRAP_FROM, paired_saving, unpaired_ratio
 
 times = st.lists(st.integers(1, 50).map(float), min_size=1, max_size=4)
 

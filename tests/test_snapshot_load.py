@@ -10,7 +10,7 @@ from tiny_loaders import Stamps
 from tiny_snapshot import assembled, model, same, snapshot
 from tiny_synth import make
 
-from bench.prepare import prepare
+from bench.ground.prepare import prepare
 from loaders.checkpoint.manifest import CheckpointError
 from loaders.checkpoint.read import open_checkpoint
 from loaders.io.errors import LoadError, TruncatedError

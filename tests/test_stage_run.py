@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import staging
+from bench.ground import staging
+from bench.ground.staging import StagingError, remove_new, room, there_before
+from bench.ground.storages import Storage, name_storages, staged_place
 from bench.phases.stage import stage_cases
 from bench.settings import SettingsError, StorageChoice
-from bench.staging import StagingError, remove_new, room, there_before
-from bench.storages import Storage, name_storages, staged_place
 from tests.tiny_bench import make_tiny
 from tests.tiny_runs import Done, run_pytest, samples, tries
 

@@ -13,11 +13,11 @@ from servers import misbehaving
 from tiny import write_sharded
 from tiny_remote import no_proxies  # noqa: F401 - a fixture
 
-from bench import staging
-from bench.limits import LimitError
-from bench.remote_reference import read_remote_reference
-from bench.staging import StagingError, break_even_loads, stage
-from bench.verify import read_reference
+from bench.ground import staging
+from bench.ground.remote_reference import read_remote_reference
+from bench.ground.staging import StagingError, break_even_loads, stage
+from bench.measuring.verify import read_reference
+from bench.run.limits import LimitError
 from loaders.checkpoint.read import open_checkpoint
 from loaders.store.errors import StoreError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.stats import BOOTSTRAP_FROM, bootstrap_interval, paired_ratio, spread
+from bench.record.stats import BOOTSTRAP_FROM, bootstrap_interval, paired_ratio, spread
 
 seconds = st.floats(0.001, 1000, allow_nan=False)
 passes = st.dictionaries(st.integers(1, 30), seconds, min_size=1, max_size=20)

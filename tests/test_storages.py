@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.ground.storages import default_place, name_storages
 from bench.settings import SettingsError, StorageChoice
-from bench.storages import default_place, name_storages
 
 SHAPES = ["llama-3.1-8b"]
 

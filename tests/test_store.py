@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.remote_limits import Fetched, explain, fetched
+from bench.words.remote_limits import Fetched, explain, fetched
 from loaders.store.address import cut, file_name, joined, scheme_of
 from loaders.store.backend import fault
 from loaders.store.errors import StoreError, TransientError

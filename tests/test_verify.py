@@ -10,9 +10,9 @@ import pytest
 import torch
 import xxhash
 
-from bench import verify
-from bench.consume import byte_sum, lane_sum, placed_sum
-from bench.verify import Reference, Seen, faults_of, read_reference, shared_memory
+from bench.measuring import verify
+from bench.measuring.consume import byte_sum, lane_sum, placed_sum
+from bench.measuring.verify import Reference, Seen, faults_of, read_reference, shared_memory
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.io.errors import TruncatedError
 from loaders.io.tensors import tensor_over

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cli import main
-from bench.records import CacheRecord, Sample, Seconds, StorageRecord, read_run
-from bench.w8a8_projection import project
-from bench.w8a8_verdict import verdicts
-from bench.w8a8_words import projected_sentences, w8a8_findings
+from bench.record.records import CacheRecord, Sample, Seconds, StorageRecord, read_run
+from bench.words.w8a8_projection import project
+from bench.words.w8a8_verdict import verdicts
+from bench.words.w8a8_words import projected_sentences, w8a8_findings
 from tests.tiny_records import write_run
 
 GIB = 1 << 30

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.cases import Case
-from bench.children import Server
-from bench.deviceread import reader_is_charged
-from bench.prepare import Prepared, prepare
-from bench.records import CacheRecord, Sample
-from bench.sampling import Job, take
+from bench.ground.prepare import Prepared, prepare
+from bench.measuring.children import Server
+from bench.measuring.deviceread import reader_is_charged
+from bench.record.cases import Case
+from bench.record.records import CacheRecord, Sample
+from bench.run.sampling import Job, take
 from bench.synth.write import make_checkpoint
 from loaders.system.residency import Residency, choose_method
 
@@ -67,7 +67,9 @@ class Ground:
             "touch_bytes": MIB,
             "cores": 2,
         }
-        return self._job("disk_to_host", loader, cache, timeout, "bench.child:disk_to_host", args)
+        return self._job(
+            "disk_to_host", loader, cache, timeout, "bench.measuring.child:disk_to_host", args
+        )
 
     def ceiling(self, reader: str, *, cache: str = "warm", **options: Any) -> Job:
         files = cache != "none"
@@ -80,7 +82,7 @@ class Ground:
             "cores": 2,
             "options": options,
         }
-        return self._job("ceiling", reader, cache, 60, "bench.ceilings:measure", args)
+        return self._job("ceiling", reader, cache, 60, "bench.measuring.ceilings:measure", args)
 
     def _job(
         self, phase: str, loader: str, cache: Any, timeout: float, target: str, args: dict[str, Any]

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.channel import Channel
+from bench.measuring.channel import Channel
 
 
 @cache

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.records import RECORDS, Sample
+from bench.record.records import RECORDS, Sample
 from tests.tiny_report import HOST, NBYTES, PLAN
 
 

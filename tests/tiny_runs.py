@@ -90,7 +90,7 @@ def processes_of(runner: int) -> list[int]:
             words = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue  # ended meanwhile
-        if b"bench.forkserver" in words and str(runner).encode() in words:
+        if b"bench.measuring.forkserver" in words and str(runner).encode() in words:
             found.append(int(folder.name))
     return found
 

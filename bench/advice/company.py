@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.records import Company, Run, Sample, measured
-from bench.summary import ceilings, noise, rows
+from bench.record.records import Company, Run, Sample, measured
+from bench.record.summary import ceilings, noise, rows
 from loaders.checkpoint.text import count
 
 FOREIGN_SHARE, FOREIGN_BYTES = 0.1, 16 << 20

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.engine_settings import NEWEST, Version
-from bench.records import Run
-from bench.stats import paired_saving
-from bench.summary import GB, ByPass, Group, Row, ceilings, rows
+from bench.record.records import Run
+from bench.record.stats import paired_saving
+from bench.record.summary import GB, ByPass, Group, Row, ceilings, rows
+from bench.words.engine_settings import NEWEST, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

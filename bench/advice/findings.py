@@ -18,9 +18,9 @@ from bench.advice import (
     warm_up,
 )
 from bench.advice.contract import Advice, Saving, Seen, see
-from bench.engine_settings import NEWEST, Version
-from bench.findings import SMALL
-from bench.records import Run
+from bench.record.records import Run
+from bench.words.engine_settings import NEWEST, Version
+from bench.words.findings import SMALL
 
 KINDS: tuple[Callable[[Seen], Advice | None], ...] = (
     loader.find,

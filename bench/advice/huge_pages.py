@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 from bench.advice.contract import Advice, Seen, saving, seconds
-from bench.records import measured
-from bench.summary import ByPass, rate_of
+from bench.record.records import measured
+from bench.record.summary import ByPass, rate_of
 
 ALLOW = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
 USE = "THP_MEM_ALLOC_ENABLE=1 in the engine's environment (PyTorch's allocator then asks for them)"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.advice.contract import Advice, Seen, between, rate_words
+from bench.record.summary import Row, hardware, rows
 from bench.sizes import format_size
-from bench.summary import Row, hardware, rows
 
 
 def find(seen: Seen) -> Advice | None:

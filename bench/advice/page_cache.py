@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench.advice.contract import Advice, Seen
-from bench.records import measured
+from bench.record.records import measured
+from bench.record.summary import title_of
 from bench.sizes import format_size
-from bench.summary import title_of
 
 HELD = 0.95
 

@@ -7,8 +7,8 @@ from statistics import median
 
 from bench.advice.contract import Advice, Seen, rate_words, saving, seconds
 from bench.advice.loader import usual_way
-from bench.limits_seen import limit
-from bench.summary import Group
+from bench.record.summary import Group
+from bench.words.limits_seen import limit
 
 ENOUGH_KB = 4096
 TO_KB = 16384

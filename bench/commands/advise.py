@@ -26,11 +26,11 @@ from bench.advice.contract import Advice, Saving
 from bench.advice.findings import advise, saving_words
 from bench.advice.start import Start
 from bench.console import console
-from bench.engine_settings import NEWEST, Version, version_of
 from bench.explain.build import build
 from bench.explain.document import NoEngineLinesError, read
 from bench.given import losses, read_given
-from bench.records import RecordsError, Run, measured
+from bench.record.records import RecordsError, Run, measured
+from bench.words.engine_settings import NEWEST, Version, version_of
 from loaders.checkpoint.text import printable
 
 ENGINE = f"vllm-{'.'.join(map(str, NEWEST))}"

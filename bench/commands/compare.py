@@ -26,9 +26,9 @@ from bench.compare.differs import Differs, differences
 from bench.compare.gate import GateError, breaches, parse_gate
 from bench.console import console
 from bench.given import Given, losses, read_given
-from bench.records import RecordsError
-from bench.significance import LEVEL
-from bench.summary import STAGES
+from bench.record.records import RecordsError
+from bench.record.significance import LEVEL
+from bench.record.summary import STAGES
 from loaders.checkpoint.text import count, listed, printable
 
 MOST_DIFFERENCES = 12

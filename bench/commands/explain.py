@@ -32,7 +32,7 @@ from bench.explain.settings import NAMES
 from bench.explain.show import show
 from bench.explain.state import State
 from bench.explain.timeline import Timeline
-from bench.records import RecordsError
+from bench.record.records import RecordsError
 from bench.sizes import SizeError, parse_size
 from loaders.checkpoint.manifest import Checkpoint, NoWeightsError, UnreadableError
 from loaders.checkpoint.read import examine

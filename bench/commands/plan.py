@@ -37,8 +37,8 @@ from typing import Any, get_args
 import click
 
 from bench.console import console
-from bench.plan_text import lines
-from bench.planning import GIB, Memory, Question, answer
+from bench.plan.plan_text import lines
+from bench.plan.planning import GIB, Memory, Question, answer
 from bench.sizes import SizeError, parse_size
 from bench.synth.manifest import manifest_of
 from bench.synth.shapes import DTYPES, ShapeError, load_shape, shape_names, with_dtype

@@ -27,7 +27,7 @@ import click
 from bench.console import console
 from bench.ranks.merge import merged
 from bench.ranks.show import show, summary
-from bench.records import RecordsError, Sample, Writer, read_run
+from bench.record.records import RecordsError, Sample, Writer, read_run
 from bench.settings import SettingsError
 from bench.synth.place import MakeError
 from bench.synth.scale import ScaleError

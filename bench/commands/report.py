@@ -19,7 +19,7 @@ from bench.given import Given, losses, read_given
 from bench.page.render import html, markdown, picture_file
 from bench.page.sections import sections
 from bench.pictures.album import Album
-from bench.records import RECORDS, RecordsError, measured
+from bench.record.records import RECORDS, RecordsError, measured
 from loaders.checkpoint.text import count, printable
 from loaders.store.address import is_address, masked
 

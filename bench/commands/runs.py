@@ -10,9 +10,9 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from bench.budget import is_spent
 from bench.console import console
-from bench.records import RECORDS, RecordsError, Run, read_run
+from bench.record.records import RECORDS, RecordsError, Run, read_run
+from bench.run.budget import is_spent
 from loaders.checkpoint.text import printable
 from loaders.store.address import is_address, masked
 

@@ -30,11 +30,11 @@ import click
 from rich.markup import escape
 
 from bench.console import console
-from bench.records import RecordsError, Run, read_run
+from bench.record.records import RecordsError, Run, read_run
 from bench.sizes import parse_size
-from bench.w8a8_projection import Projection, degree_of, project
-from bench.w8a8_verdict import Verdict, alone, verdicts
-from bench.w8a8_words import document, projected_sentences, w8a8_findings
+from bench.words.w8a8_projection import Projection, degree_of, project
+from bench.words.w8a8_verdict import Verdict, alone, verdicts
+from bench.words.w8a8_words import document, projected_sentences, w8a8_findings
 from loaders.checkpoint.text import printable
 from loaders.store.address import is_address, masked
 

@@ -13,16 +13,16 @@ from statistics import median
 
 from bench.given import Given
 from bench.pictures.words import threads
-from bench.records import Run, Sample, measured
-from bench.significance import (
+from bench.record.records import Run, Sample, measured
+from bench.record.significance import (
     LEVEL,
     could_show,
     paired_p,
     passes_needed,
     unpaired_p,
 )
-from bench.stats import Ratio, Spread, paired_ratio, spread, unpaired_ratio
-from bench.summary import STAGES, ByPass, title_of
+from bench.record.stats import Ratio, Spread, paired_ratio, spread, unpaired_ratio
+from bench.record.summary import STAGES, ByPass, title_of
 
 Key = tuple[str, ...]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.compare.cases import Cases, Compared, Timed
-from bench.summary import STAGES
+from bench.record.summary import STAGES
 
 CLOCKS_SECONDS, CLOCKS_SHARE = 0.002, 0.01
 """Within which the child's clock and the runner's may differ, of the total: see benchmarks.md."""

@@ -9,8 +9,8 @@ from bench.explain.record import ColdStart
 from bench.explain.savings import Rates
 from bench.explain.settings import pairs, plain
 from bench.explain.state import State
-from bench.records import read_run
-from bench.summary import Row, rows
+from bench.record.records import read_run
+from bench.record.summary import Row, rows
 
 _LOADERS = {
     "npcache": "npcache",

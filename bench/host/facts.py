@@ -10,13 +10,13 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from bench.cores import effective_cores, quota_cores
-from bench.filesystems import coldness, describe
+from bench.ground.filesystems import coldness, describe
 from bench.host.accelerators import accelerators, device_nodes, drivers
 from bench.host.blocks import block_device
 from bench.host.cpu import cpu_facts
 from bench.host.machine import container, system, virtual
 from bench.host.meminfo import memory_facts, process_limits
+from bench.measuring.cores import effective_cores, quota_cores
 from loaders.system.files import Root, word
 from loaders.system.memory import available_bytes, limits
 from loaders.system.mounts import Mount, mount_of

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from bench.findings import SMALL
-from bench.limits_seen import ABOVE
 from bench.pictures.album import phases_of
 from bench.pictures.words import named, phase_words
-from bench.records import Run
+from bench.record.records import Run
+from bench.record.summary import Group, Row, ceilings, noise, rows
 from bench.sizes import format_size
-from bench.summary import Group, Row, ceilings, noise, rows
+from bench.words.findings import SMALL
+from bench.words.limits_seen import ABOVE
 
 STOCK = "safetensors-mmap"
 """What vLLM does by itself on a local file system (default_loader, 0.33)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench.records import Run
+from bench.record.records import Run
 from bench.sizes import format_size
 
 Facts = list[tuple[str, str]]

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 
 from bench.advice.company import flags
 from bench.advice.findings import advise, saving_words
-from bench.findings import findings, warnings
 from bench.page.answer import Answer, answer
 from bench.page.facts import Facts, host_facts, method_facts
 from bench.page.tables import Table, tables
-from bench.phase_findings import phase_findings
 from bench.pictures.album import Album, albums
-from bench.records import Run
-from bench.report import headline
-from bench.summary import rows
+from bench.record.records import Run
+from bench.record.summary import rows
+from bench.words.findings import findings, warnings
+from bench.words.phase_findings import phase_findings
+from bench.words.report import headline
 from loaders.checkpoint.text import count, printable
 
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.limits_seen import limit
 from bench.pictures.album import phases_of
 from bench.pictures.words import phase_words
-from bench.records import Run, Sample, measured
-from bench.stats import Spread, spread
-from bench.summary import STAGES, ByPass, Group, Row, ceilings, rate_of, rows, simulated, title_of
+from bench.record.records import Run, Sample, measured
+from bench.record.stats import Spread, spread
+from bench.record.summary import (
+    STAGES,
+    ByPass,
+    Group,
+    Row,
+    ceilings,
+    rate_of,
+    rows,
+    simulated,
+    title_of,
+)
+from bench.words.limits_seen import limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

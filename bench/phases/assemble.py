@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bench.cases import Case
-from bench.channel import Channel
-from bench.child import Stopwatch
+from bench.ground.prepare import Prepared
+from bench.measuring.channel import Channel
+from bench.measuring.child import Stopwatch
+from bench.measuring.verify import SHOWN, Reference
+from bench.measuring.work import Go, Outcome, perform
 from bench.phases import parameters
 from bench.phases.contract import Asked, Phase
 from bench.phases.host_to_device import args
 from bench.phases.task import begin
-from bench.prepare import Prepared
-from bench.verify import SHOWN, Reference
-from bench.work import Go, Outcome, perform
+from bench.record.cases import Case
 from loaders.device.discover import open_device
 from loaders.device.identity import identity
 from loaders.device.pinned import PinProbe

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.cases import Case
-from bench.prepare import Prepared
+from bench.ground.prepare import Prepared
+from bench.record.cases import Case
 from bench.settings import Settings
 
 
@@ -34,8 +34,9 @@ class Phase:
     gets the keywords way, options, threads, device, layout, cores, touch_bytes, manifest_path,
     reference_path, and those of `args`. `refuses` says why a case can't be measured here, None if
     it can; `memory_bytes` what it needs of ordinary memory. `form` names the form of the model that
-    a case reads where the run has made it (bench.ground), None for the model as it is. `preload` is
-    a function that the fork server calls before the first child: an import that takes seconds.
+    a case reads where the run has made it (bench.ground.ready), None for the model as it is.
+    `preload` is a function that the fork server calls before the first child: an import that takes
+    seconds.
     `usual` says which cases an ordinary run measures, which is to take three minutes; the others
     are for --full, or for who names the phase's bench."""
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from bench.cases import Case
-from bench.channel import Channel
-from bench.child import Stopwatch
+from bench.ground.prepare import Prepared
+from bench.measuring.channel import Channel
+from bench.measuring.child import Stopwatch
+from bench.measuring.verify import SHOWN
+from bench.measuring.work import Go, Outcome, perform
 from bench.phases.contract import Asked, Phase
 from bench.phases.task import Task, begin
 from bench.phases.tensors import ENOUGH, differing, load, pick
-from bench.prepare import Prepared
+from bench.record.cases import Case
 from bench.settings import Settings
 from bench.sizes import parse_size
-from bench.verify import SHOWN
-from bench.work import Go, Outcome, perform
 from loaders.device.discover import device_texts, open_device
 from loaders.device.identity import identity
 from loaders.device.pinned import PinProbe, probe_pin

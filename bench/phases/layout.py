@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from bench.cases import Case
-from bench.channel import Channel
-from bench.child import Stopwatch
+from bench.ground.prepare import Prepared
+from bench.measuring.channel import Channel
+from bench.measuring.child import Stopwatch
+from bench.measuring.work import Go, Outcome, no_faults, perform
 from bench.phases.contract import Asked, Phase
 from bench.phases.quantising import no_weights, resident, weights_of
 from bench.phases.task import begin
 from bench.phases.tensors import differing
-from bench.prepare import Prepared
-from bench.work import Go, Outcome, no_faults, perform
+from bench.record.cases import Case
 from loaders.device.discover import open_device
 from loaders.device.identity import identity
 from loaders.device.interface import Device

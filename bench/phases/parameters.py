@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bench.cases import Case
-from bench.channel import Channel
-from bench.child import Stopwatch
+from bench.ground.prepare import Prepared
+from bench.measuring.channel import Channel
+from bench.measuring.child import Stopwatch
+from bench.measuring.verify import SHOWN
+from bench.measuring.work import Go, Outcome, perform
 from bench.phases.contract import Asked
 from bench.phases.slicing import layout_of, planned, wrong
 from bench.phases.task import begin
-from bench.prepare import Prepared
-from bench.verify import SHOWN
-from bench.work import Go, Outcome, perform
+from bench.record.cases import Case
 from loaders import registry
 from loaders.assembly.overlapped import overlapped
 from loaders.assembly.staged import staged

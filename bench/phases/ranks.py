@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from bench.cases import Case
-from bench.channel import Channel
-from bench.child import Stopwatch
+from bench.ground.prepare import Prepared
+from bench.measuring.channel import Channel
+from bench.measuring.child import Stopwatch
+from bench.measuring.work import Go, Outcome, perform
 from bench.phases.contract import Asked, Phase
 from bench.phases.slicing import degrees_of
 from bench.phases.task import begin
-from bench.prepare import Prepared
 from bench.ranks.job import WAYS, Job, Way, expected_digests
 from bench.ranks.measure import load, prove
 from bench.ranks.team import Nodes, Team
+from bench.record.cases import Case
 from bench.settings import DEFAULT_RANKS
-from bench.work import Go, Outcome, perform
 from loaders.device.discover import device_texts
 from loaders.slicing.errors import PlanError
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from bench.cases import Case
-from bench.channel import Channel
-from bench.child import Stopwatch
+from bench.ground.prepare import Prepared
+from bench.measuring.channel import Channel
+from bench.measuring.child import Stopwatch
+from bench.measuring.verify import SHOWN
+from bench.measuring.work import Go, Outcome, no_faults, perform
 from bench.phases.contract import Asked, Phase
 from bench.phases.task import begin
 from bench.phases.tensors import ENOUGH, differing, load, picked_bytes
-from bench.prepare import Prepared
+from bench.record.cases import Case
 from bench.settings import Settings
-from bench.verify import SHOWN
-from bench.work import Go, Outcome, no_faults, perform
 from loaders.checkpoint.dtypes import torch_dtype
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.io.buffers import allocate

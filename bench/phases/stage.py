@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.cases import Case
-from bench.channel import Channel
-from bench.child import Stopwatch, manifest, prepare
+from bench.ground.prepare import Prepared
+from bench.ground.staging import CHUNK, room, stage
+from bench.ground.storages import Place, Storage
+from bench.measuring.channel import Channel
+from bench.measuring.child import Stopwatch, manifest, prepare
+from bench.measuring.verify import SHOWN, read_reference
+from bench.measuring.work import Go, Outcome, perform
 from bench.phases.contract import Phase
-from bench.prepare import Prepared
+from bench.record.cases import Case
 from bench.settings import Settings
-from bench.staging import CHUNK, room, stage
-from bench.storages import Place, Storage
-from bench.verify import SHOWN, read_reference
-from bench.work import Go, Outcome, perform
 from loaders.checkpoint.read import open_checkpoint
 
 THREADS = 8

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.child import manifest, prepare, reference
-from bench.verify import Reference
+from bench.measuring.child import manifest, prepare, reference
+from bench.measuring.verify import Reference
 from loaders.checkpoint.manifest import Checkpoint
 
 

@@ -18,19 +18,19 @@ from typing import Any
 
 import xxhash
 
-from bench.cases import Case
-from bench.channel import Channel
-from bench.child import Stopwatch
-from bench.consume import feed
+from bench.ground.prepare import Prepared
+from bench.ground.quantised_copy import FORM, SCHEME
+from bench.measuring.channel import Channel
+from bench.measuring.child import Stopwatch
+from bench.measuring.consume import feed
+from bench.measuring.work import Go, Outcome, perform
 from bench.phases.contract import Asked, Phase
 from bench.phases.layout import how
 from bench.phases.quantising import compiling, no_weights, quantised_names, quantisers
 from bench.phases.slicing import READERS, layout_of, planned
 from bench.phases.task import Task, begin
 from bench.phases.w8a8_proof import unlike_cuts, unlike_definition
-from bench.prepare import Prepared
-from bench.quantised_copy import FORM, SCHEME
-from bench.work import Go, Outcome, perform
+from bench.record.cases import Case
 from loaders.checkpoint.dtypes import torch_dtype
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.device.discover import open_device

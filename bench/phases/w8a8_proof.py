@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from bench.measuring.verify import SHOWN
 from bench.phases.tensors import differing, load
-from bench.verify import SHOWN
 from loaders.checkpoint.dtypes import torch_dtype
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.quantise import reference

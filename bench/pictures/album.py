@@ -12,9 +12,9 @@ from bench.pictures.rate import rate_picture
 from bench.pictures.stages import stages_picture
 from bench.pictures.style import BLUE, ORANGE, Picture, file_name
 from bench.pictures.words import named, phase_words, place, threads
-from bench.records import Run, Sample, measured
+from bench.record.records import Run, Sample, measured
+from bench.record.summary import Group, Row, ceilings, groups, rate_of, rows, title_of, tops_within
 from bench.sizes import short_size
-from bench.summary import Group, Row, ceilings, groups, rate_of, rows, title_of, tops_within
 
 Album = list[Picture]
 

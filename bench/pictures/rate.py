@@ -22,7 +22,7 @@ from bench.pictures.style import (
     write,
 )
 from bench.pictures.words import MEMORY, named, place
-from bench.summary import ByPass, Group, Row, ceiling_for
+from bench.record.summary import ByPass, Group, Row, ceiling_for
 
 HEAD, BETWEEN, FOOT = 46.0, 30.0, 36.0
 READING = "bar: median; dots: each pass; right: GB/s, % of ceiling"

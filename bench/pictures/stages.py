@@ -28,7 +28,7 @@ from bench.pictures.style import (
     write,
 )
 from bench.pictures.words import named, place
-from bench.summary import Group, Row
+from bench.record.summary import Group, Row
 
 COLOURS: Mapping[str, str] = {
     "open": GREY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.summary import Group, Row
+from bench.record.summary import Group, Row
 
 MEMORY = {
     "mapped": "pages of the file (mapped)",

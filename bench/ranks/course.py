@@ -14,18 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.cachestate import cache_state
-from bench.cases import Case
-from bench.cores import effective_cores
-from bench.deviceread import group_read_bytes
+from bench.ground.storages import Storage
 from bench.host.facts import host_facts
-from bench.pagecache import evict
+from bench.measuring.cores import effective_cores
+from bench.measuring.deviceread import group_read_bytes
+from bench.measuring.pagecache import evict
 from bench.ranks.job import Job, Way, expected_digests
 from bench.ranks.measure import Seen, load, prove
 from bench.ranks.team import Nodes, RankError, Team
-from bench.records import SCHEMA, CacheRecord, Sample, Seconds, Writer
+from bench.record.cachestate import cache_state
+from bench.record.cases import Case
+from bench.record.records import SCHEMA, CacheRecord, Sample, Seconds, Writer
 from bench.sizes import short_size
-from bench.storages import Storage
 from loaders.store.address import masked
 
 Say = Callable[[str], None]

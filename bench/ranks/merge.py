@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from bench.ranks.times import added, together
-from bench.records import CacheRecord, RecordsError, Run, Sample, Seconds, Writer
+from bench.record.records import CacheRecord, RecordsError, Run, Sample, Seconds, Writer
 from loaders.checkpoint.text import listed
 
 

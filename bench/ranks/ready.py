@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.cores import effective_cores
-from bench.groundwork import make_room
-from bench.limits import raise_nofile
-from bench.prepare import copy_model, make_shape, shape_folder
+from bench.ground.groundwork import make_room
+from bench.ground.prepare import copy_model, make_shape, shape_folder
+from bench.ground.storages import Storage, default_place, name_storages
+from bench.measuring.cores import effective_cores
 from bench.ranks.course import Course, Say
 from bench.ranks.job import WAYS, Job
 from bench.ranks.team import Nodes
-from bench.run_dir import check_run_dir, run_folder
+from bench.run.limits import raise_nofile
+from bench.run.run_dir import check_run_dir, run_folder
 from bench.settings import Settings, SettingsError, StorageChoice
 from bench.sizes import SizeError, format_size, parse_size
-from bench.storages import Storage, default_place, name_storages
 from bench.synth.shapes import shape_names
 from loaders.checkpoint.hf_cache import repo_id
 from loaders.checkpoint.manifest import Checkpoint

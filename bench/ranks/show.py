@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench.records import Sample
+from bench.record.records import Sample
 from loaders.checkpoint.text import printable
 
 GB = 1e9

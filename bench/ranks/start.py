@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.forkserver import die_with_parent
+from bench.measuring.forkserver import die_with_parent
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bench.channel import Channel, ClosedError
-from bench.children import QUIET_THREADS, START_TIMEOUT
+from bench.measuring.channel import Channel, ClosedError
+from bench.measuring.children import QUIET_THREADS, START_TIMEOUT
 from bench.ranks.failure import Event, Stuck, Who, blame, hung
 from bench.ranks.job import Job
 

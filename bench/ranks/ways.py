@@ -10,7 +10,7 @@ from threading import Event
 
 import torch
 
-from bench.child import Stopwatch
+from bench.measuring.child import Stopwatch
 from bench.phases.slicing import fresh_targets
 from bench.ranks.collective import Collective
 from bench.ranks.job import Job, Way

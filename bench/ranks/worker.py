@@ -20,8 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.channel import Channel, ClosedError
-from bench.forkserver import die_with_parent
+from bench.measuring.channel import Channel, ClosedError
+from bench.measuring.forkserver import die_with_parent
 
 
 def main(address: str, job_path: str) -> int:
@@ -83,8 +83,8 @@ def _serve(channel: Channel, job_path: str) -> None:
 
 
 def _one_case(channel: Channel, job: Any, together: Any, parameters: Any, case: Any) -> None:
-    from bench.child import Stopwatch, prepare
-    from bench.counters import Meter, counters_of, memory, reset_peak
+    from bench.measuring.child import Stopwatch, prepare
+    from bench.measuring.counters import Meter, counters_of, memory, reset_peak
     from bench.ranks.job import digest
     from bench.ranks.ways import ACTS, STAMPS, Rank, kept_bytes
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from bench.cores import effective_cores
+from bench.measuring.cores import effective_cores
 from loaders.checkpoint.manifest import Checkpoint, Problem, UnreadableError
 from loaders.checkpoint.read import open_checkpoint
 from loaders.checkpoint.snapshot_file import other_layout, wrong_checksums

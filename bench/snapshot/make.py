@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from bench.cores import effective_cores
+from bench.measuring.cores import effective_cores
 from bench.snapshot.sharded import PART, parts_of, write_card, write_parts
 from bench.synth.place import free_bytes, new_folder
 from loaders.checkpoint.manifest import Checkpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import xxhash
 
-from bench.leftovers import MADE
+from bench.ground.leftovers import MADE
 from bench.quantize.plan import Stored
 from bench.quantize.shard import ShardWriter
 from bench.synth.place import write_json

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from bench.leftovers import held, partial_of, remove_leftovers
+from bench.ground.leftovers import held, partial_of, remove_leftovers
 from bench.sizes import format_size
 
 _OUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None}  # of space

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.cores import effective_cores
-from bench.leftovers import MADE
+from bench.ground.leftovers import MADE
+from bench.measuring.cores import effective_cores
 from bench.synth.content import stream, take
 from bench.synth.files import in_file_order, write_safetensors, write_torch
 from bench.synth.place import free_bytes, new_folder, write_json

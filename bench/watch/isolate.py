@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.cachestate import ABSENT, PRESENT
 from bench.explain.isolate import isolate
 from bench.explain.record import ColdStart
-from bench.pagecache import evict, warm
+from bench.measuring.pagecache import evict, warm
+from bench.record.cachestate import ABSENT, PRESENT
 from bench.sizes import format_size
 from bench.watch.document import document, exit_code, record
 from bench.watch.session import watch

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from bench.deviceread import parse_io
+from bench.measuring.deviceread import parse_io
 from loaders.system.files import Root, under
 
 _TICKS = os.sysconf("SC_CLK_TCK")

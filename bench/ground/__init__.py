@@ -1,0 +1,1 @@
+"""What lies ready before the first sample: storages, checkpoints, copies."""
