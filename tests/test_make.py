@@ -17,10 +17,11 @@ from click.testing import CliRunner
 
 from bench.cli import main
 from bench.synth import write as write_module
-from bench.synth.place import MakeError, PlaceError, free_bytes, new_folder
+from bench.synth.place import MakeError, PlaceError, new_folder
 from bench.synth.shapes import FP8, ShapeError, load_shape
 from bench.synth.write import Made, make_checkpoint
 from loaders.checkpoint.read import open_checkpoint
+from loaders.system.space import free_bytes
 from tests.tiny_synth import MIB, make, names_in, quiet
 
 # --- all or nothing ---

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench.run.progress import Progress
+from bench.progress import percents
+from bench.run.progress import ProgressLine
 
 
 class Reporter:
@@ -43,9 +44,9 @@ class Reporter:
         pass
 
 
-def progress(**how: Any) -> tuple[Progress, list[str]]:
+def progress(**how: Any) -> tuple[ProgressLine, list[str]]:
     reporter = Reporter(**how)
-    return Progress(reporter), reporter.lines  # type: ignore[arg-type]
+    return ProgressLine(reporter), reporter.lines  # type: ignore[arg-type]
 
 
 def test_on_a_terminal_each_sample_is_told_with_the_time_left() -> None:
@@ -92,8 +93,33 @@ def test_the_last_line_is_wiped() -> None:
 
 
 def test_without_a_terminal_reporter_nothing_is_said() -> None:
-    line = Progress(None)
+    line = ProgressLine(None)
     line.start(1)
     line.say("x")
     line.sample("ceiling", 1, 1, "x")
     line.finish()
+
+
+def test_a_percentage_has_the_time_left_once_it_can_be_told() -> None:
+    said: list[str] = []
+    seconds = iter([0.0, 5.0, 30.0, 66.0])
+    told = percents(said.append, "making x", lambda: next(seconds))
+    for done in (0, 1, 5, 50, 50, 51, 100):
+        told(done * 10, 1000)
+    assert said == [
+        "making x: 0 %",
+        "making x: 1 %",
+        "making x: 5 %, 1:35 left",
+        "making x: 50 %, 0:30 left",
+        "making x: 51 %, 1:03 left",
+        "making x: 100 %",
+    ]
+
+
+def test_percentages_are_few_where_lines_can_not_be_overwritten() -> None:
+    line, lines = progress(isatty=False)
+    told = percents(line.say, "making x")
+    for done in range(101):
+        told(done, 100)
+    line.say("reading")
+    assert lines == ["making x: 0 %", "reading"]

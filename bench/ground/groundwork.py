@@ -35,12 +35,12 @@ from bench.ground.staging import StagingError, room, stage
 from bench.ground.storages import Place, Storage, Store
 from bench.measuring.children import ChildError, Server
 from bench.measuring.cores import effective_cores
+from bench.progress import Say, percents
 from bench.record.cases import BY_LOADER, Case
 from bench.record.records import RecordsError
 from bench.run import budget
 from bench.run.limits import LimitError
 from bench.run.matrix import store_threads
-from bench.run.percents import Say, percents
 from bench.settings import Settings
 from bench.sizes import format_size, short_size
 from bench.synth.place import MakeError

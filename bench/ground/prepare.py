@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,14 +17,15 @@ import xxhash
 from bench.ground.leftovers import held, partial_of
 from bench.ground.remote_reference import read_remote_reference
 from bench.measuring.verify import Reference, read_reference
+from bench.progress import Progress
 from bench.sizes import format_size, short_size
 from bench.synth.write import make_checkpoint
 from loaders.checkpoint.manifest import Checkpoint, CheckpointError, Format
 from loaders.checkpoint.read import open_checkpoint
 from loaders.checkpoint.snapshot_file import wrong_checksums
+from loaders.system.space import free_bytes
 
 SHARDS = 4
-Progress = Callable[[int, int], None]
 
 
 class PrepareError(Exception):
@@ -78,9 +79,8 @@ def make_shape(folder: Path, shape: str, size: int, file_format: str, progress: 
 
 def check_space(path: Path, need: int) -> None:
     """PrepareError unless `need` bytes and one in a hundred more are free at `path`."""
-    found = os.statvfs(path)
-    have = found.f_bavail * found.f_frsize
-    if have < need * 1.01:
+    have = free_bytes(path)
+    if have is not None and have < need * 1.01:
         raise PrepareError(
             f"{path}: {format_size(need)} of test data needed, {format_size(have)} free; "
             f"take a smaller --size, another --storage, or delete {path / '.coldload'}"

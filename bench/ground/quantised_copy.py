@@ -8,10 +8,10 @@ from typing import Protocol
 
 from bench.ground.prepare import prepare
 from bench.ground.ready import Ground
+from bench.progress import Say, percents
 from bench.quantize.plan import PlanError, plan
 from bench.quantize.write import WriteError, write_quantised
 from bench.record.cases import Case
-from bench.run.percents import Say, percents
 from loaders.io.errors import LoadError
 from loaders.quantise.faults import QuantiseError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -12,10 +12,9 @@ import xxhash
 
 from bench.measuring.consume import WRAP, placed_sum
 from bench.measuring.verify import BLOCK, Reference
+from bench.progress import Progress
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
 from loaders.store.ranges import Ranges
-
-Progress = Callable[[int, int], None]
 
 EVERY = 0.5
 """Seconds between two words of progress."""

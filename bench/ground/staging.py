@@ -8,13 +8,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 
 from bench.ground.leftovers import held, partial_of
+from bench.progress import Progress
 from bench.run.limits import shm_room
 from bench.sizes import format_size
 from loaders.checkpoint.manifest import Checkpoint
@@ -25,10 +25,9 @@ from loaders.store.errors import StoreError
 from loaders.store.ranges import Ranges
 from loaders.system.memory import available_bytes
 from loaders.system.mounts import mount_of
+from loaders.system.space import free_bytes
 
 CHUNK = 16 << 20
-Progress = Callable[[int, int], None]
-"""Is told (bytes done, bytes in all)."""
 
 
 class StagingError(Exception):
@@ -105,11 +104,10 @@ def room(folder: Path, need: int) -> None:
                 f"{format_size(have)} free; stage into a folder on a disk"
             )
         return
-    found = os.statvfs(folder)
-    have = found.f_bavail * found.f_frsize
-    if have < need * 1.01:
+    room = free_bytes(folder)
+    if room is not None and room < need * 1.01:
         raise StagingError(
-            f"{folder}: {format_size(need)} needed to stage the checkpoint, {format_size(have)} "
+            f"{folder}: {format_size(need)} needed to stage the checkpoint, {format_size(room)} "
             "free; stage into another folder"
         )
 

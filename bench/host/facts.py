@@ -20,6 +20,7 @@ from bench.measuring.cores import effective_cores, quota_cores
 from loaders.system.files import Root, word
 from loaders.system.memory import available_bytes, limits
 from loaders.system.mounts import Mount, mount_of
+from loaders.system.space import space
 
 # Asked for by name, not imported: `coldload host` must not wait for torch.
 PACKAGES = (
@@ -141,13 +142,10 @@ def _anonymous(words: str) -> str:
 def _space(path: Path) -> dict[str, int] | None:
     """Total and free bytes (free: for this user) of a file system; None if it isn't there."""
     try:
-        found = os.statvfs(path)
+        found = space(path)
     except OSError:
         return None
-    return {
-        "total_bytes": found.f_blocks * found.f_frsize,
-        "free_bytes": found.f_bavail * found.f_frsize,
-    }
+    return None if found is None else {"total_bytes": found.total, "free_bytes": found.free}
 
 
 def package_versions() -> dict[str, str | None]:

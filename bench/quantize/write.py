@@ -8,23 +8,24 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import xxhash
 
+from bench.progress import Progress
 from bench.quantize import describe
 from bench.quantize.plan import Plan, Shard
 from bench.quantize.shard import Quantisers, digest, write_shard
 from bench.sizes import format_size
-from bench.synth.place import free_bytes, write_json
+from bench.synth.place import write_json
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.checkpoint.quantised import DESCRIPTION
 from loaders.quantise.reference import Counts
+from loaders.system.space import free_bytes
 
-Progress = Callable[[int, int], None]
 STATE: Final = "coldload-quantize.json"
 _WEIGHTS: Final = (
     ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack", ".tensors",

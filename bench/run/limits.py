@@ -8,6 +8,7 @@ import resource
 from collections.abc import Callable
 
 from bench.sizes import format_size
+from loaders.system.space import free_bytes
 
 
 class LimitError(RuntimeError):
@@ -37,14 +38,13 @@ def shm_room(
     path: str | os.PathLike[str],
     need: int,
     *,
-    statvfs: Callable[[str | os.PathLike[str]], os.statvfs_result] = os.statvfs,
+    free: Callable[[str | os.PathLike[str]], int | None] = free_bytes,
 ) -> None:
     """Checks that the file system at `path` (/dev/shm) has `need` bytes free. LimitError if not:
     writing there anyway would end in a bus error, not in an exception. OSError if `path` isn't
     there."""
-    found = statvfs(path)
-    have = found.f_bavail * found.f_frsize
-    if have < need and found.f_blocks != 0:  # no blocks at all: a tmpfs with size=0, unbounded
+    have = free(path)
+    if have is not None and have < need:  # None: a tmpfs with size=0, unbounded
         raise LimitError(
             f"shared memory at {os.fspath(path)}: {format_size(need)} needed, "
             f"{format_size(have)} free; give it more (docker run --shm-size, "

@@ -6,6 +6,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from bench.progress import is_passing, time_left
 from loaders.checkpoint.text import printable
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ EVERY = 15.0
 """Seconds between lines where they can't be overwritten."""
 
 
-class Progress:
+class ProgressLine:
     """Lines through pytest's terminal reporter: overwritten on a terminal, sparse elsewhere."""
 
     def __init__(self, reporter: TerminalReporter | None) -> None:
@@ -24,7 +25,7 @@ class Progress:
         self._done = 0
         self._began = time.monotonic()
         self._said = 0.0
-        self._percent_said = 0.0
+        self._percent_said = float("-inf")
         self._phase = ""
 
     def say(self, text: str) -> None:
@@ -33,7 +34,7 @@ class Progress:
             return
         if self._reporter.isatty:
             self._rewrite(text)
-        elif not text.endswith("%") or time.monotonic() - self._percent_said > EVERY:
+        elif not is_passing(text) or time.monotonic() - self._percent_said > EVERY:
             self._write_line(text)
             self._percent_said = time.monotonic()
 
@@ -47,8 +48,7 @@ class Progress:
         spent = time.monotonic() - self._began
         left = ""
         if self._done >= 3:
-            seconds = spent / self._done * (self._total - self._done)
-            left = f", {int(seconds) // 60}:{int(seconds) % 60:02d} left"
+            left = f", {time_left(spent / self._done * (self._total - self._done))}"
         line = f"pass {number}/{passes}  {self._done}/{self._total}{left}  {phase}: {title}"
         if self._reporter.isatty:
             self._rewrite(line)

@@ -23,12 +23,12 @@ from bench.measuring.children import Server
 from bench.measuring.cores import effective_cores
 from bench.measuring.surroundings import Surroundings
 from bench.phases.table import PHASES
+from bench.progress import Say
 from bench.record.cachestate import share_of
 from bench.record.cases import Case
 from bench.record.records import SCHEMA, CacheRecord, Sample, Seconds, Writer
 from bench.run.budget import spent
 from bench.run.limits import raise_nofile
-from bench.run.percents import Say
 from bench.run.run_dir import run_folder
 from bench.run.sampling import Job, Timed, take
 from bench.settings import Settings

@@ -14,8 +14,9 @@ from typing import Literal
 import torch
 
 from bench.measuring.cores import effective_cores
+from bench.progress import Progress
 from bench.snapshot.sharded import PART, parts_of, write_card, write_parts
-from bench.synth.place import free_bytes, new_folder
+from bench.synth.place import new_folder
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.checkpoint.text import listed, shown
 from loaders.quantise.layout import Name
@@ -31,8 +32,8 @@ from loaders.snapshot.fill import Quantisers, fill
 from loaders.snapshot.format import Header, Layout, Made, Source, file_name
 from loaders.snapshot.state import Kept, Step, steps
 from loaders.snapshot.write import outlined, write
+from loaders.system.space import free_bytes
 
-Progress = Callable[[int, int], None]
 Form = Literal["snapshot", "sharded-state"]
 READERS = 4
 """Threads that read slices, at least: they wait more than they copy."""

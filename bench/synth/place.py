@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.ground.leftovers import held, partial_of, remove_leftovers
 from bench.sizes import format_size
+from loaders.system.space import free_bytes
 
 _OUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None}  # of space
 
@@ -22,13 +23,6 @@ class MakeError(Exception):
 
 class PlaceError(MakeError):
     """It can't be there: something is there already, or the folder can't be made."""
-
-
-def free_bytes(folder: Path) -> int | None:
-    """Bytes that this user may still write on the file system of `folder`; None where it doesn't
-    say (some network and FUSE file systems count no blocks at all)."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
 @contextlib.contextmanager

@@ -14,17 +14,18 @@ import numpy as np
 
 from bench.ground.leftovers import MADE
 from bench.measuring.cores import effective_cores
+from bench.progress import Progress
 from bench.synth.content import stream, take
 from bench.synth.files import in_file_order, write_safetensors, write_torch
-from bench.synth.place import free_bytes, new_folder, write_json
+from bench.synth.place import new_folder, write_json
 from bench.synth.scale import scale
 from bench.synth.shapes import Shape, ShapeTensor, config_of, expand, load_shape, with_dtype
 from loaders.checkpoint.dtypes import torch_dtype
+from loaders.system.space import free_bytes
 
 if TYPE_CHECKING:
     import torch
 
-Progress = Callable[[int, int], None]
 FORMATS = ("safetensors", "pt", "npcache")
 _THREADS = 8  # one writer can't use more
 
