@@ -65,4 +65,6 @@ def losses(run: Run) -> str | None:
         parts.append(f"{count(len(run.broken), 'line')} passed over as broken ({lines})")
     if run.cut:
         parts.append("its last line was cut off")
+    if run.doubts:
+        parts.append(f"taken as unknown: {listed(run.doubts, 3)}")
     return f"{run.path}: {'; '.join(parts)}" if parts else None

@@ -164,58 +164,6 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path, keep: int) -> 
     assert run.samples == (SAMPLE,)
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("{", "JSONDecodeError"),
-        ("", ""),
-        ("[1]", "TypeError"),
-        ("null", "TypeError"),
-        ("17", "TypeError"),
-        ("{}", "KeyError: 'schema'"),
-        ('{"schema": 1}', "KeyError: 'kind'"),
-        ('{"schema": "1", "kind": "plan"}', "TypeError"),
-        ('{"schema": 1, "kind": "sample"}', "KeyError: 'pass'"),
-        ('{"schema": 1, "kind": "sample", "pass": 1, "seconds": null}', "AttributeError"),
-        ('{"schema": 1, "kind": "sample", "pass": 1, "seconds": {}, "cache": {}}', "TypeError"),
-        ("\udcff", "UnicodeDecodeError"),
-    ],
-)
-def test_a_bad_line_in_the_middle_is_an_error_with_its_number(
-    tmp_path: Path, line: str, words: str
-) -> None:
-    path = tmp_path / RECORDS
-    path.write_bytes(
-        "\n".join([json.dumps(PLAN), line, json.dumps(SAMPLE.to_json()), ""]).encode(
-            errors="surrogateescape"
-        )
-    )
-    if not words:
-        assert read_run(tmp_path).samples == (SAMPLE,)
-        return
-    with pytest.raises(RecordsError) as caught:
-        read_run(tmp_path)
-    assert str(caught.value).startswith(f"{path}:2: not a coldload record ({words}")
-
-
-def test_a_newer_schema_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / RECORDS).write_text('{"kind": "plan", "schema": 2}\n')
-    with pytest.raises(RecordsError, match=r":1: schema 2 is newer.*1; update coldload"):
-        read_run(tmp_path)
-
-
-def test_fields_and_kinds_of_a_newer_version_are_passed_over(tmp_path: Path) -> None:
-    line = SAMPLE.to_json()
-    line["watts"] = 3
-    for part in ("seconds", "cache", "storage"):
-        line[part]["more"] = 4
-    writer = Writer(tmp_path)
-    writer.append(line)
-    writer.append({"kind": "weather", "schema": 1})
-    writer.close()
-    assert read_run(tmp_path).samples == (SAMPLE,)
-
-
 def test_no_records(tmp_path: Path) -> None:
     with pytest.raises(RecordsError, match=r"records\.jsonl: No such file.*give a run's folder"):
         read_run(tmp_path)

@@ -10,13 +10,18 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.record.lines import LineError, NewerError, parsed
+
 SCHEMA = 1
 RECORDS = "records.jsonl"
+LONGEST_LINE = 64 << 20
+"""Bytes. A plan of ten thousand cases has two million."""
 
 Status = Literal["ok", "failed", "skipped"]
 State = Literal["cold", "warm", "mixed", "unverified", "none"]
@@ -130,14 +135,14 @@ class Sample:
 
 
 def sample_from_json(line: Mapping[str, Any]) -> Sample:
-    """The sample of one line. Keys of newer versions are passed over."""
+    """The sample of one line that fits its version's table. Keys of newer versions are passed
+    over."""
     body = _known(Sample, {**line, "pass_number": line["pass"]})
-    body["seconds"] = Seconds(**_known(Seconds, line["seconds"]))
+    body["seconds"] = Seconds(**_known(Seconds, line.get("seconds") or {}))
     body["cache"] = CacheRecord(**_known(CacheRecord, line["cache"]))
-    storage = line["storage"]
-    body["storage"] = StorageRecord(**_known(StorageRecord, storage)) if storage else None
-    company = line.get("company")  # older runs have none
-    body["company"] = Company(**_known(Company, company)) if company else None
+    for name, cls in (("storage", StorageRecord), ("company", Company)):
+        there = line.get(name)  # older runs have no company
+        body[name] = cls(**_known(cls, there)) if there else None
     return Sample(**body)
 
 
@@ -192,7 +197,7 @@ class Writer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What a run left behind. `cut` says that its last line was, `broken` has the numbers of lines
-    that were passed over."""
+    that were passed over, `doubts` what of the others was taken as unknown, since it didn't fit."""
 
     path: Path
     plan: Mapping[str, Any] | None
@@ -200,6 +205,7 @@ class Run:
     samples: tuple[Sample, ...]
     cut: bool = False
     broken: tuple[int, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def settled(self) -> tuple[Sample, ...]:
         """The last sample of each case in each pass: one that was thrown out because its clocks
@@ -215,10 +221,10 @@ class Run:
         absent = {
             case: [
                 number
-                for number in range(1, self.plan["passes"] + 1)
+                for number in range(1, self.plan.get("passes", 0) + 1)
                 if (case, number) not in there
             ]
-            for case in self.plan["cases"]
+            for case in self.plan.get("cases", ())
         }
         return {case: passes for case, passes in absent.items() if passes}
 
@@ -226,43 +232,64 @@ class Run:
 def read_run(folder: Path, *, skip_broken: bool = False) -> Run:
     """Reads `<folder>/records.jsonl` (or that file itself). A last line that was cut off by a kill
     is left out and `cut` is set; any other bad line is a RecordsError with its number, or, with
-    `skip_broken`, left out and counted, as long as there are good ones. Lines of a newer schema are
-    always an error: who skipped them would show half a run."""
+    `skip_broken`, left out and counted, as long as there are good ones; then a value of a plan or a
+    host line that doesn't fit is left out too, and named. Lines of a newer schema are always an
+    error: who skipped them would show half a run."""
     path = folder / RECORDS if folder.is_dir() else folder
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise RecordsError(f"{path}: {error.strerror}; give a run's folder, as in runs/") from error
-    cut = lines[-1] != b""
-    plan = host = None
-    samples, broken = [], []
-    for number, raw in enumerate(lines[:-1], start=1):
+    found: dict[str, Mapping[str, Any]] = {}
+    samples, broken, doubts, cut = [], [], [], False
+    for number, raw in _lines(path):
+        if not raw.endswith(b"\n"):
+            cut = True
+            break
         if not raw.strip():
             continue
         try:
-            line = json.loads(raw)
-            if line["schema"] > SCHEMA:
-                raise RecordsError(
-                    f"{path}:{number}: schema {line['schema']} is newer than this version's "
-                    f"{SCHEMA}; update coldload"
-                )
-            if line["kind"] == "plan":
-                plan = line
-            elif line["kind"] == "host":
-                host = line
-            elif line["kind"] == "sample":
-                samples.append(sample_from_json(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            line, faults = parsed(raw)
+            if faults and not skip_broken:
+                raise LineError(str(faults[0]))
+        except NewerError as error:
+            raise RecordsError(f"{path}:{number}: {error}; update coldload") from error
+        except LineError as error:
             if not skip_broken:
-                raise RecordsError(
-                    f"{path}:{number}: not a coldload record ({type(error).__name__}: {error})"
-                ) from error
+                raise RecordsError(f"{path}:{number}: not a coldload record ({error})") from error
             broken.append(number)
-    if broken and plan is None and host is None and not samples:
+            continue
+        doubts += [f"line {number}: {fault}" for fault in faults]
+        if line["kind"] == "sample":
+            samples.append(sample_from_json(line))
+        else:
+            found[line["kind"]] = line
+    if broken and not found and not samples:
         raise RecordsError(f"{path}: no line of it is a coldload record; give a run's folder")
     return Run(
-        path=path, plan=plan, host=host, samples=tuple(samples), cut=cut, broken=tuple(broken)
+        path=path,
+        plan=found.get("plan"),
+        host=found.get("host"),
+        samples=tuple(samples),
+        cut=cut,
+        broken=tuple(broken),
+        doubts=tuple(doubts),
     )
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a regular file, with their numbers. One that is longer than any of ours comes
+    in pieces, of which none is a record."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise RecordsError(f"{path}: expected a file of records, found something else")
+        with path.open("rb") as file:
+            number, begins = 1, True
+            while raw := file.readline(LONGEST_LINE):
+                ends = raw.endswith(b"\n")
+                if begins and (ends or len(raw) < LONGEST_LINE):
+                    yield number, raw
+                elif begins:
+                    yield number, b"(a line too long)\n"
+                number, begins = number + ends, ends
+    except OSError as error:
+        raise RecordsError(f"{path}: {error.strerror}; give a run's folder, as in runs/") from error
 
 
 def measured(samples: Iterable[Sample]) -> tuple[Sample, ...]:
