@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from bench.cli import main
 from bench.compare.cases import compare_cases
 from bench.compare.differs import differences
-from bench.compare.gate import Gate, GateError, breaches, parse_gate
+from bench.compare.gate import Gate, GateError, Judged, judge, parse_gate
 from bench.given import Given
 from bench.record.records import RECORDS, Run, Sample
 from tests.tiny_records import slower, write_run
@@ -51,7 +51,6 @@ def test_twice_the_time_is_slower_once_there_are_passes_to_show_it() -> None:
 def test_few_passes_can_show_nothing_and_it_says_how_many_would(count: int) -> None:
     timed = total(given(*passes(count)), given(*passes(count, rate=0.1), name="b"))
     assert (timed.verdict, timed.needed) == ("too few passes", 4)
-    assert timed.apart
 
 
 def test_the_same_figures_show_no_difference() -> None:
@@ -158,12 +157,18 @@ def test_what_is_no_limit_says_what_one_looks_like(text: str) -> None:
         parse_gate(text)
 
 
-def gate_of(text: str, before: list[Sample], after: list[Sample]) -> list[str]:
+def judged(text: str, before: list[Sample], after: list[Sample]) -> Judged:
     cases = compare_cases(given(*before), given(*after, name="b"))
-    return breaches(parse_gate(text), cases)
+    return judge(parse_gate(text), cases)
 
 
-@pytest.mark.parametrize("count", [1, 3, 8])
+def gate_of(text: str, before: list[Sample], after: list[Sample]) -> tuple[str, ...]:
+    found = judged(text, before, after)
+    assert found.undecided == ()
+    return found.breaches
+
+
+@pytest.mark.parametrize("count", [4, 8])
 @pytest.mark.parametrize(("factor", "fails"), [(1.05, False), (1.2, True), (0.8, False)])
 def test_a_stage_that_takes_longer_fails(count: int, factor: float, fails: bool) -> None:
     before = passes(count)
@@ -174,6 +179,18 @@ def test_a_stage_that_takes_longer_fails(count: int, factor: float, fails: bool)
         assert "1.20 x" in found[0]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_passes_can_not_fail_a_gate_and_say_how_many_could(count: int) -> None:
+    before = passes(count)
+    found = judged("read slower 10%", before, [slower(s, 5.0, "read") for s in before])
+    assert found.breaches == ()
+    (said,) = found.undecided
+    assert said.endswith(
+        f"{count} and {count} passes can show no difference, it takes 4 (--passes=4)"
+    )
+    assert gate_of("read slower 10%", before, [slower(s, 1.05, "read") for s in before]) == ()
+
+
 def test_faster_is_a_limit_too_and_another_stage_is_no_breach() -> None:
     before = passes(4)
     quick = [slower(s, 0.5, "read") for s in before]
@@ -182,11 +199,16 @@ def test_faster_is_a_limit_too_and_another_stage_is_no_breach() -> None:
     assert not gate_of("consume slower 1%", before, quick)
 
 
-def test_noise_is_no_breach() -> None:
+def test_noise_is_no_breach_and_it_says_how_many_passes_might_tell() -> None:
     """Beyond the limit by the median, but not in every pass."""
-    before = [load("pt", rate, n) for n, rate in enumerate((1.0, 0.5, 1.1), start=1)]
-    after = [load("pt", rate, n) for n, rate in enumerate((0.8, 0.6, 0.7), start=1)]
-    assert not gate_of("total slower 10%", before, after)
+    before = [load("pt", rate, n) for n, rate in enumerate((1.0, 0.5, 1.1, 0.9), start=1)]
+    after = [load("pt", rate, n) for n, rate in enumerate((0.8, 0.6, 0.7, 0.75), start=1)]
+    found = judged("total slower 10%", before, after)
+    assert found.breaches == ()
+    assert (
+        "not shown by 4 and 4 passes; if more come as these did, it takes about 12"
+        in (found.undecided[0])
+    )
 
 
 def test_what_is_smaller_than_the_clocks_agree_is_no_breach() -> None:
@@ -205,7 +227,7 @@ def test_a_phase_is_its_total_and_ceilings_are_only_meant_by_name() -> None:
 
 def test_a_case_that_fails_now_is_a_breach() -> None:
     found = gate_of("read slower 10%", passes(1), [unmeasured("pt", "failed", "SIGBUS")])
-    assert found == ["pt (nvme, cold): failed on the second side: SIGBUS"]
+    assert found == ("pt (nvme, cold): failed on the second side: SIGBUS",)
 
 
 def test_a_limit_on_what_is_not_there_names_what_is() -> None:
@@ -227,8 +249,8 @@ def test_the_command_states_differences_first_and_then_the_cases(tmp_path: Path)
 
 
 def test_a_gate_is_exit_1_and_json_says_why(tmp_path: Path) -> None:
-    one = write_run(tmp_path / "one", passes(3))
-    other = write_run(tmp_path / "two", [slower(s, 2.0, "read") for s in passes(3)])
+    one = write_run(tmp_path / "one", passes(4))
+    other = write_run(tmp_path / "two", [slower(s, 2.0, "read") for s in passes(4)])
     args = ("--fail-if", "read slower 10%", "--fail-if", "consume slower 10%", "--json")
     done = coldload("compare", one, other, *args)
     assert done.exit_code == 1
@@ -236,8 +258,23 @@ def test_a_gate_is_exit_1_and_json_says_why(tmp_path: Path) -> None:
     assert [bool(gate["breaches"]) for gate in document["gates"]] == [True, False]
     (case,) = document["comparisons"][0]["cases"]
     assert case["stages"]["read"]["ratio"]["median"] == pytest.approx(2.0)
-    assert case["stages"]["read"]["verdict"] == "too few passes"
+    assert case["stages"]["read"]["verdict"] == "slower"
     assert coldload("compare", one, one, *args).exit_code == 0
+
+
+def test_a_gate_that_the_passes_can_not_decide_is_exit_3(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", passes(3))
+    other = write_run(tmp_path / "two", [slower(s, 2.0, "read") for s in passes(3)])
+    done = coldload("compare", one, other, "--fail-if", "read slower 10%")
+    assert done.exit_code == 3
+    assert "read slower 10%: the passes can't tell" in done.output
+    assert "it takes 4 (--passes=4)" in done.output
+    failed = write_run(tmp_path / "failed", [unmeasured("pt", "failed", "SIGBUS")])
+    args = ("--fail-if", "read slower 10%", "--json")
+    document = json.loads(coldload("compare", one, other, *args).stdout)
+    assert document["gates"][0]["breaches"] == []
+    assert len(document["gates"][0]["undecided"]) == 1
+    assert coldload("compare", one, failed, *args).exit_code == 1
 
 
 def test_several_runs_are_a_matrix_against_the_first(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ The JSON document:
                  only_b, failed}. differs is a list of {what, a, b}; cases a list of {phase, title,
                  where, stages}, stages {name: {a, b, ratio, paired, p, verdict, needed}} with
                  seconds as {n, median, low, high}
-    gates        a list of {gate, breaches}; a gate with a breach is exit 1
+    gates        a list of {gate, with, breaches, undecided}: a gate with a breach is exit 1, one
+                 that the passes can't decide exit 3
     error        why there is nothing (exits 2 and 3), else absent
 """
 
@@ -21,9 +22,9 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from bench.compare.cases import Cases, Compared, Timed, compare_cases
+from bench.compare.cases import TOO_FEW, Cases, Compared, Timed, compare_cases
 from bench.compare.differs import Differs, differences
-from bench.compare.gate import GateError, breaches, parse_gate
+from bench.compare.gate import GateError, judge, parse_gate
 from bench.console import console
 from bench.given import Given, losses, read_given
 from bench.record.records import RecordsError
@@ -32,6 +33,7 @@ from bench.record.summary import STAGES
 from loaders.checkpoint.text import count, listed, printable
 
 MOST_DIFFERENCES = 12
+SHOWN = {"slower", "faster"}
 Told = tuple[Given, list[Differs], Cases]
 
 
@@ -54,8 +56,10 @@ def command(
 
     --fail-if takes a stage or a phase, slower or faster, and a percentage; it can be repeated.
 
+    It fails on a difference that is shown; where the passes can't tell, it says how many could.
+
     Exit codes: 0 done, 1 a limit was passed, 2 wrong usage or a run that can't be read, 3 the runs
-    have no case in common.
+    have no case in common, or too few passes to tell whether a limit was passed.
     """
     try:
         gates = [parse_gate(text) for text in limits]
@@ -68,7 +72,7 @@ def command(
             _fail(ctx, as_json, 3, _nothing_in_common(first, lacking[0]))
             return
         passed = [
-            {"gate": gate.text, "with": one.name, "breaches": breaches(gate, cases)}
+            {"gate": gate.text, "with": one.name, **asdict(judge(gate, cases))}
             for gate in gates
             for one, _, cases in told
         ]
@@ -82,7 +86,8 @@ def command(
     else:
         _show(first, told, stage)
         _show_gates(passed)
-    ctx.exit(1 if any(gate["breaches"] for gate in passed) else 0)
+    failed, undecided = (any(one[of] for one in passed) for of in ("breaches", "undecided"))
+    ctx.exit(1 if failed else 3 if undecided else 0)
 
 
 def _nothing_in_common(first: Given, other: Given) -> str:
@@ -197,7 +202,7 @@ def _cells(timed: Timed | None) -> list[str]:
 def _matrix_cell(timed: Timed | None) -> str:
     if timed is None:
         return "-"
-    mark = {"slower": " +", "faster": " -", "too few passes": " ?"}.get(timed.verdict, "  ")
+    mark = {"slower": " +", "faster": " -", TOO_FEW: " ?"}.get(timed.verdict, "  ")
     return f"{timed.ratio.median:.2f} x{mark}"
 
 
@@ -214,7 +219,7 @@ def _show_reading(told: Sequence[Told], stage: str) -> None:
     out.print(f"x is the second's time over the first's: above 1 it is slower. Bounds: {kinds}.")
     if len(told) > 1:
         out.print("+ slower, - faster, ? too few passes to show any difference.")
-    needed = [one for one in timed if one.needed is not None]
+    needed = [one for one in timed if one.verdict == TOO_FEW]
     if needed:
         passes = f"{needed[0].a.n} and {needed[0].b.n} passes"
         pairs = "in one run" if needed[0].paired else "in each run"
@@ -222,6 +227,12 @@ def _show_reading(told: Sequence[Told], stage: str) -> None:
             f"{count(len(needed), 'case')} with too few passes (such as {passes}): no difference "
             f"could be shown, however large; it takes {needed[0].needed} {pairs} "
             f"(--passes={needed[0].needed})."
+        )
+    soon = [one.needed for one in timed if one.verdict not in SHOWN | {TOO_FEW} and one.needed]
+    if soon:
+        out.print(
+            f"{count(len(soon), 'case')} without a difference might show one with more passes, if "
+            f"they come as these did: from about {min(soon)} on."
         )
     able = len(timed) - len(needed)
     if able * LEVEL >= 1:
@@ -234,9 +245,13 @@ def _show_reading(told: Sequence[Told], stage: str) -> None:
 def _show_gates(passed: Sequence[dict[str, Any]]) -> None:
     out = console()
     for gate in passed:
-        state = "[red]passed the limit[/red]" if gate["breaches"] else "[green]holds[/green]"
+        state = "[green]holds[/green]"
+        if gate["breaches"]:
+            state = "[red]passed the limit[/red]"
+        elif gate["undecided"]:
+            state = "[yellow]the passes can't tell[/yellow]"
         out.print(f"{_safe(gate['gate'])}: {state}")
-        for text in gate["breaches"]:
+        for text in (*gate["breaches"], *gate["undecided"]):
             out.print(f"  {_safe(text)}")
 
 

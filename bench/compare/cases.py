@@ -12,26 +12,30 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.given import Given
-from bench.pictures.words import threads
 from bench.record.records import Run, Sample, measured
 from bench.record.significance import (
     LEVEL,
     could_show,
     paired_p,
     passes_needed,
+    passes_to_show,
     unpaired_p,
 )
 from bench.record.stats import Ratio, Spread, paired_ratio, spread, unpaired_ratio
 from bench.record.summary import STAGES, ByPass, title_of
+from bench.words.names import threads
 
 Key = tuple[str, ...]
+TOO_FEW = "too few passes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
     """One stage of one case, in seconds on both sides. `ratio` is b's time over a's: above 1, b is
-    slower. `verdict` is "slower", "faster", "no difference shown" or "too few passes": then
-    `needed` says from how many on either side a difference could be shown."""
+    slower. `verdict` is "slower", "faster", "no difference shown" or "too few passes". `needed`:
+    from how many passes on either side any difference could be shown; where there are so many and
+    none is shown, how many would show this one, if they came as these did (None beyond
+    MOST_PASSES, or where there is none)."""
 
     stage: str
     a: Spread
@@ -41,12 +45,6 @@ class Timed:
     p: float
     verdict: str
     needed: int | None = None
-
-    @property
-    def apart(self) -> bool:
-        """Whether every pass of one side was slower than every pass of the other (paired: than
-        its own): the most that so few passes can tell."""
-        return not self.ratio.low <= 1.0 <= self.ratio.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,15 +172,25 @@ def _timed(stage: str, a: ByPass, b: ByPass, *, paired: bool) -> Timed | None:
     if ratio is None or before is None or after is None:
         return None
     if paired:
-        p, able = paired_p([b[number] - a[number] for number in a]), could_show(len(a))
+        differences = [b[number] - a[number] for number in a]
+        able = could_show(len(a))
+
+        def p_of(times: int) -> float:
+            return paired_p(differences * times)
     else:
-        p, able = unpaired_p(one, other), could_show(len(one), len(other))
+        able = could_show(len(one), len(other))
+
+        def p_of(times: int) -> float:
+            return unpaired_p(one * times, other * times)
+
+    p = p_of(1)
+    needed = None
     if not able:
-        verdict = "too few passes"
+        verdict, needed = TOO_FEW, passes_needed(paired=paired)
     elif p <= LEVEL:
         verdict = "slower" if median(other) > median(one) else "faster"
     else:
-        verdict = "no difference shown"
+        verdict, needed = "no difference shown", passes_to_show(p_of, min(len(one), len(other)))
     return Timed(
         stage=stage,
         a=before,
@@ -191,7 +199,7 @@ def _timed(stage: str, a: ByPass, b: ByPass, *, paired: bool) -> Timed | None:
         paired=paired,
         p=p,
         verdict=verdict,
-        needed=None if able else passes_needed(paired=paired),
+        needed=needed,
     )
 
 

@@ -1,8 +1,8 @@
 """A limit for CI: `read slower 10%` fails where that stage takes more than 10 % longer. Pure.
 
-A gate fails on what the passes can bear out: a difference that a rank test shows, or, where there
-are too few passes for any test, one in which every pass of one side is beyond every pass of the
-other. What is smaller than the clocks agree is no difference.
+A gate fails only on what is shown: beyond the limit by the median, and a difference by a rank test.
+What is beyond the limit and isn't shown is undecided, neither passed nor failed: then the passes
+can't tell, and it says how many could. What is smaller than the clocks agree is no difference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.compare.cases import Cases, Compared, Timed
+from bench.compare.cases import TOO_FEW, Cases, Compared, Timed
 from bench.record.summary import STAGES
 
 CLOCKS_SECONDS, CLOCKS_SHARE = 0.002, 0.01
@@ -50,9 +50,17 @@ def parse_gate(text: str) -> Gate:
     return Gate(what=found[1], direction=direction, percent=float(found[3]))
 
 
-def breaches(gate: Gate, cases: Cases) -> list[str]:
-    """The cases beyond the limit, each with its figures, and those that failed on side b; empty
-    where the gate holds. GateError where no case has that stage or phase."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a gate found, a sentence with figures for each case: `breaches` are shown, or failed on
+    side b; `undecided` are beyond the limit in passes that can't tell."""
+
+    breaches: tuple[str, ...]
+    undecided: tuple[str, ...]
+
+
+def judge(gate: Gate, cases: Cases) -> Judged:
+    """Both empty where the gate holds. GateError where no case has that stage or phase."""
     measured = _meant(gate, cases.both)
     failed = [
         f"{one.name}: failed on the second side: {one.reason}"
@@ -66,13 +74,33 @@ def breaches(gate: Gate, cases: Cases) -> list[str]:
             f"--fail-if {gate.text!r}: no case that both have has {gate.what}; they have "
             f"{', '.join(there)}"
         )
-    return failed + [
+    beyond = [(one, timed) for one, timed in measured if _beyond(gate, one, timed)]
+    shown = [_figures(one, timed) for one, timed in beyond if timed.verdict == gate.direction]
+    return Judged(
+        breaches=(*failed, *shown),
+        undecided=tuple(
+            f"{_figures(one, timed)}: {_why(timed)}"
+            for one, timed in beyond
+            if timed.verdict != gate.direction
+        ),
+    )
+
+
+def _figures(one: Compared, timed: Timed) -> str:
+    return (
         f"{one.title} ({one.where}): {timed.stage} {timed.a.median:.3f} s, then "
         f"{timed.b.median:.3f} s, {timed.ratio.median:.2f} x ({timed.ratio.low:.2f} to "
         f"{timed.ratio.high:.2f}, {timed.ratio.kind})"
-        for one, timed in measured
-        if _beyond(gate, one, timed)
-    ]
+    )
+
+
+def _why(timed: Timed) -> str:
+    have = f"{timed.a.n} and {timed.b.n} passes"
+    if timed.verdict == TOO_FEW:
+        return f"{have} can show no difference, it takes {timed.needed} (--passes={timed.needed})"
+    if timed.needed is None:
+        return f"not shown by {have}, and more that come as these did wouldn't soon"
+    return f"not shown by {have}; if more come as these did, it takes about {timed.needed}"
 
 
 def _meant(gate: Gate, both: Sequence[Compared]) -> list[tuple[Compared, Timed]]:
@@ -91,11 +119,10 @@ def _phases(both: Sequence[Compared]) -> list[str]:
 
 
 def _beyond(gate: Gate, one: Compared, timed: Timed) -> bool:
+    """Whether the medians are further apart than the limit, and than the clocks agree."""
     factor = 1 + gate.percent / 100
     ratio = timed.b.median / timed.a.median
     if (ratio <= factor) if gate.direction == "slower" else (ratio >= 1 / factor):
         return False
     whole = one.stages["total"].a.median
-    if abs(timed.b.median - timed.a.median) < max(CLOCKS_SECONDS, CLOCKS_SHARE * whole):
-        return False
-    return timed.verdict == gate.direction or (timed.verdict == "too few passes" and timed.apart)
+    return abs(timed.b.median - timed.a.median) >= max(CLOCKS_SECONDS, CLOCKS_SHARE * whole)

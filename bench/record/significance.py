@@ -7,12 +7,15 @@ takes until any difference could be shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations, product
 from math import comb, erfc, sqrt
 
 LEVEL = 0.05
 """Of so many comparisons without a difference, one shows one by chance."""
+
+MOST_PASSES = 100
+"""Nobody waits for more."""
 
 MOST_CASES = 20_000
 """Arrangements that are counted one by one; beyond, the normal approximation is good enough."""
@@ -64,6 +67,15 @@ def could_show(n: int, m: int | None = None) -> bool:
 def passes_needed(*, paired: bool) -> int:
     """From how many passes (of each) on a difference could be shown."""
     return next(n for n in range(1, 99) if could_show(n, None if paired else n))
+
+
+def passes_to_show(p_of: Callable[[int], float], n: int) -> int | None:
+    """How many passes would show a difference of which `n` showed none, if further ones came as
+    those did: `p_of(times)` is the p of all values taken so many times. None beyond MOST_PASSES."""
+    for times in range(2, MOST_PASSES // n + 1):
+        if p_of(times) <= LEVEL:
+            return times * n
+    return None
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
