@@ -8,6 +8,7 @@ import pkgutil
 import click
 
 import bench.commands
+from loaders.checkpoint.text import printable
 from loaders.device.faults import explain_import
 from loaders.store.address import scrubbed
 
@@ -23,6 +24,7 @@ NEXT = {
     "loaders": "Next: pytest --benchmark-only --loader=NAME measures one.",
     "make": "Next: coldload check DIR, or pytest --benchmark-only --model=DIR.",
     "plan": "Next: pytest --benchmark-only --tp=8 measures what such slicing costs.",
+    "plan-run": "Next: the same options with pytest --benchmark-only make the run.",
     "quantize": "Next: coldload check DEST, or pytest --benchmark-only --model=DEST.",
     "ranks": "Next: coldload report RUN shows when each rank was done.",
     "report": "Next: coldload advise RUN says what to change.",
@@ -37,19 +39,20 @@ NEXT = {
 
 class Commands(click.Group):
     """Finds each sub-command as the one `command` of a module in bench/commands/, and imports only
-    the one that is called: `coldload check` must not wait for torch."""
+    the one that is called: `coldload check` must not wait for torch. One that can't be imported
+    says so when it is called, and hides none of the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(module.name for module in pkgutil.iter_modules(bench.commands.__path__))
+        found = pkgutil.iter_modules(bench.commands.__path__)
+        return sorted(module.name.replace("_", "-") for module in found)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.list_commands(ctx):
             return None
         try:
-            found = importlib.import_module(f"bench.commands.{name}").command
+            found = importlib.import_module(f"bench.commands.{name.replace('-', '_')}").command
         except Exception as error:
-            _explain(error)
-            raise
+            return _unusable(name, error)
         assert isinstance(found, click.Command)
         after = NEXT.get(name, "")
         if after not in (found.epilog or ""):
@@ -70,9 +73,29 @@ class HalfInstalledError(click.ClickException):
     exit_code = 2
 
 
+def _unusable(name: str, error: Exception) -> click.Command:
+    """Stands for a command that can't be imported: it ends with the reason, whatever it is
+    given."""
+    said = explain_import(error) or (
+        f"coldload {name} can't be used here: {type(error).__name__}: {error}. Install coldload "
+        f"anew (python -m pip install -e . in its folder); the other commands stand."
+    )
+
+    @click.argument("anything", nargs=-1, type=click.UNPROCESSED)
+    def end(anything: tuple[str, ...]) -> None:
+        raise HalfInstalledError(printable(said)) from error
+
+    return click.command(
+        name,
+        short_help="(can't be used here: call it for the reason)",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True},
+    )(end)
+
+
 def _explain(error: Exception) -> None:
-    """Raises one clear error where torch can't be imported because an accelerator's software is
-    installed in part."""
+    """Raises one clear error where torch, imported when a command needs it, can't be because an
+    accelerator's software is installed in part."""
     said = explain_import(error)
     if said is not None:
         raise HalfInstalledError(said) from error
@@ -84,6 +107,7 @@ def main() -> None:
 
     \b
     A slow start of an engine:  coldload explain startup.log
+    How long a run would take:  coldload plan-run
     This host, measured:        pytest --benchmark-only     (writes runs/<time>)
     What to change:             coldload advise runs/<time>
     A page to look at:          coldload report runs/<time>

@@ -77,6 +77,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
         "say how long the run would take, what it would write and read, and measure nothing; "
         "--collect-only lists its cases as well",
     ),
+    "plan-json": (
+        {"action": "store_true"},
+        "as --plan, as one line of JSON; coldload plan-run --json prints it alone",
+    ),
     "full": (
         {"action": "store_true"},
         "every case of every phase: also thread counts from 1 to four times the cores",
@@ -93,7 +97,7 @@ def add_options(parser: pytest.Parser) -> None:
 def settings_of(config: pytest.Config) -> Settings:
     """SettingsError for a value that can't be used."""
     given = {name.replace("-", "_"): config.getoption(_dest(name)) for name in OPTIONS}
-    seed, _ = given.pop("seed"), given.pop("plan")
+    seed, _, _ = (given.pop(name) for name in ("seed", "plan", "plan_json"))
     if seed is not None and not str(seed).isdecimal():
         raise parsing.SettingsError(f"--seed={seed}: expected a whole number")
     if given["run_dir"]:
@@ -110,7 +114,12 @@ def settings_of(config: pytest.Config) -> Settings:
 
 
 def only_planned(config: pytest.Config) -> bool:
-    return bool(config.getoption(_dest("plan")))
+    """Whether the run is only to be told of, in words or as JSON."""
+    return bool(config.getoption(_dest("plan"))) or planned_as_json(config)
+
+
+def planned_as_json(config: pytest.Config) -> bool:
+    return bool(config.getoption(_dest("plan-json")))
 
 
 def found_device(text: str) -> str:

@@ -25,18 +25,18 @@ from bench.ground.ready import Ground
 from bench.ground.storages import Place, Store, default_place, name_storages, staged_place
 from bench.measuring.children import ChildError
 from bench.measuring.cores import effective_cores
-from bench.options import add_options, found_device, only_planned, settings_of
+from bench.options import add_options, found_device, only_planned, planned_as_json, settings_of
+from bench.page.terminal import render
 from bench.phases.stage import stage_cases
 from bench.record.cases import Case
 from bench.record.records import RECORDS, read_run
 from bench.run import matrix
 from bench.run.dry_run import tell
-from bench.run.progress import Progress
+from bench.run.progress import ProgressLine
 from bench.run.run_dir import check_run_dir
 from bench.run.session import Session
 from bench.settings import Settings, SettingsError
 from bench.synth.shapes import shape_names
-from bench.words.report import render
 from loaders import registry
 from loaders.checkpoint.hf_cache import repo_id
 from loaders.checkpoint.manifest import CheckpointError, UnreadableError
@@ -84,7 +84,7 @@ class Bench:
         self.asked: Counter[str] = Counter()
         self.measured: Counter[str] = Counter()
         self.first_stats: dict[str, Any] = {}
-        self.progress = Progress(None)
+        self.progress = ProgressLine(None)
 
     @property
     def nothing_measured(self) -> bool:
@@ -204,7 +204,7 @@ def pytest_collection_finish(session: pytest.Session) -> Iterator[None]:
     reporter: TerminalReporter | None = config.pluginmanager.getplugin("terminalreporter")
     planned = only_planned(config)
     if state is not None and not config.option.collectonly:
-        state.progress = Progress(reporter)
+        state.progress = ProgressLine(reporter)
         state.asked.update(_phase(item) for item in items if _is_measured(item))
         if reporter is not None and all(map(_is_measured, items)):
             reporter.showfspath = False  # files alternate from item to item: progress tells
@@ -219,7 +219,15 @@ def pytest_collection_finish(session: pytest.Session) -> Iterator[None]:
     chosen = {id(_case_of(state, item)) for item in items if _is_measured(item)}
     cases = [case for case in state.cases.values() if id(case) in chosen]  # in their own order
     try:
-        tell(reporter, state.settings, state.storages, cases, everything=not planned)
+        as_json = planned_as_json(config)
+        tell(
+            reporter,
+            state.settings,
+            state.storages,
+            cases,
+            everything=not planned,
+            as_json=as_json,
+        )
     except groundwork.REFUSALS as error:
         reporter.write_line(f"coldload: {printable(str(error))}", red=True)
         _refuse(state, error)

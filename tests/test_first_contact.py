@@ -16,7 +16,9 @@ import bench.commands
 from bench.cli import NEXT, main
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = sorted(module.name for module in pkgutil.iter_modules(bench.commands.__path__))
+COMMANDS = sorted(
+    module.name.replace("_", "-") for module in pkgutil.iter_modules(bench.commands.__path__)
+)
 LIBRARY = "libhccl.so: cannot open shared object file: No such file or directory"
 
 
@@ -39,6 +41,25 @@ def test_the_command_alone_names_the_first_steps(args: list[str]) -> None:
     for step in ("coldload explain", "pytest --benchmark-only", "coldload advise", *COMMANDS):
         assert step in done.output
     assert "..." not in done.output.partition("Commands:")[2]  # no command's one line is cut off
+
+
+@pytest.mark.parametrize("broken", ["report", "plan-run"])
+def test_a_broken_command_hides_none_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    module = f"bench.commands.{broken.replace('-', '_')}"
+    monkeypatch.setitem(sys.modules, module, None)  # importing it raises ImportError
+    listed = CliRunner().invoke(main, ["--help"])
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in COMMANDS)
+    (line,) = (one for one in listed.output.splitlines() if one.split()[:1] == [broken])
+    assert line.endswith("(can't be used here: call it for the reason)")
+    for args in ([broken], [broken, "--help"], [broken, "x", "--json"]):
+        done = CliRunner().invoke(main, args)
+        assert done.exit_code == 2
+        assert f"coldload {broken} can't be used here: " in done.output
+        assert "the other commands stand" in done.output
+    assert CliRunner().invoke(main, ["runs", "--help"]).exit_code == 0
 
 
 @pytest.mark.parametrize("args", [["no-such"], ["check"], ["check", "--no-such", "x"], ["report"]])
