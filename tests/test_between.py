@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from bench.page.terminal import render
 from bench.record.records import Sample, StorageRecord
 from bench.record.summary import rows
 from bench.words.between import storages_compared
-from bench.words.report import render
 from bench.words.staged import staging_pays
 from tests.tiny_report import NET, load, made_run
 

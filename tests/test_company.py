@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from bench.advice.company import flags, others_at_work
 from bench.measuring.children import Server
 from bench.measuring.surroundings import Look, Surroundings, company
+from bench.page.terminal import render
 from bench.record.records import Company, Sample, sample_from_json
-from bench.words.report import render
+from tests.tiny_advice import MMAP, times
 from tests.tiny_bench import Ground
-from tests.tiny_report import NBYTES, load, made_run
+from tests.tiny_report import NBYTES, ceiling, load, made_run
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 total=99999999\n"
@@ -202,3 +203,28 @@ def test_ranks_work_in_processes_of_their_own() -> None:
 def test_more_company_is_never_told_as_less(extra: int) -> None:
     said = others_at_work(made_run(disturbed(disk_read_bytes=NBYTES + extra)))
     assert bool(said) == (extra > NBYTES // 10)
+
+
+def test_a_host_that_was_alone() -> None:
+    assert flags(made_run(*times("pt", 1.0), *times("direct-ring", 2.0, ceiling))) == []
+
+
+def test_signs_of_company() -> None:
+    crowded = load("pt", 1.0)
+    crowded = replace(crowded, cache=replace(crowded.cache, group_read_bytes=1_500_000_000))
+    late = load("eager", 1.0)
+    samples = [
+        crowded,
+        replace(late, status="failed", reason="the clocks disagree"),
+        late,
+        *times("safetensors-mmap", 1.0, **MMAP),
+        *times("safetensors-mmap", 2.0, options={"twin": True}, **MMAP),
+        ceiling("direct-ring", 1.0, 1),
+        ceiling("direct-ring", 3.0, 2),
+    ]
+    found_flags = flags(made_run(*samples))
+    assert len(found_flags) == 4
+    assert "two clocks disagreed" in found_flags[0]
+    assert "0.50 GB" in found_flags[1]
+    assert "differed from itself by 100 %" in found_flags[2]
+    assert "from 1.00 to 3.00 GB/s" in found_flags[3]

@@ -158,7 +158,7 @@ def test_options_named_in_the_documents_exist() -> None:
 
 
 def test_columns_are_explained() -> None:
-    from bench.words.report import COLUMNS
+    from bench.page.terminal import COLUMNS
 
     text = (ROOT / "benchmarks.md").read_text()
     explained = text[text.index("## Columns") :]

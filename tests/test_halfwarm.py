@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from bench.measuring.children import Server
 from bench.measuring.pagecache import evict, fill_partly, stretches
+from bench.page.terminal import render
 from bench.record.cachestate import STRETCH, Share, as_shared, cache_state, share_of
 from bench.record.records import CacheRecord, Sample
 from bench.record.summary import rows
 from bench.run.sampling import take
 from bench.words.halfwarm import device_bytes, fetched_too_much
-from bench.words.report import render
 from loaders.system.pagecalls import PAGE
 from loaders.system.residency import choose_method
 from tests.tiny_bench import Ground

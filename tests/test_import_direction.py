@@ -49,6 +49,7 @@ LAYERS = [
         {"loaders.io", "loaders.registry"},
         "a contract stands below its users",
     ),
+    ("bench/progress.py", {"bench", "loaders", "torch", "pytest"}, "who waits is told in words"),
     ("loaders/registry.py", {"loaders.io"}, "the registry knows loaders by their contract alone"),
     (
         "loaders/store/*.py",
@@ -139,8 +140,11 @@ LAYERS = [
     ),
     (
         "bench/words/*.py",
-        {"torch", "pytest", "bench.run", *LOADING, *WORKING},
-        "a report reads records only",
+        {
+            *("torch", "pytest", "bench.run", "bench.advice", "bench.page", "bench.pictures"),
+            *(*LOADING, *WORKING),
+        },
+        "sentences are made from records only, and stand below what sets them",
     ),
     *[
         (f"bench/{room}/*.py", {"torch", "pytest", *LOADING, *WORKING}, "pages read records only")
@@ -180,7 +184,13 @@ LAYERS = [
     ],
     (
         "bench/phases/*.py",
-        {"pytest", "bench.run.session", "bench.plugin", "bench.run.sampling", "bench.words.report"},
+        {
+            "pytest",
+            "bench.run.session",
+            "bench.plugin",
+            "bench.run.sampling",
+            "bench.page.terminal",
+        },
         "a phase knows its work, not who orders it",
     ),
     *[

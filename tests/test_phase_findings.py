@@ -15,10 +15,10 @@ from bench.advice.findings import advise
 from bench.page.render import markdown
 from bench.page.sections import sections
 from bench.page.tables import tables
+from bench.page.terminal import render
 from bench.pictures.album import pictures_of
 from bench.record.records import Run, Sample, Seconds, StorageRecord
 from bench.words.phase_findings import phase_findings
-from bench.words.report import render
 from tests.tiny_report import NVME, load, made_run
 
 SIMULATED = {"simulated": True, "device": {"name": "simulated NPU", "simulated": True}}
@@ -61,7 +61,7 @@ def phase(
 
 
 def said(*samples: Sample, **plan: Any) -> list[str]:
-    return phase_findings(made_run(*samples, **plan))
+    return phase_findings(made_run(*samples, **plan), [])
 
 
 def copies(device: str = "cuda:0", details: Mapping[str, Any] | None = None) -> list[Sample]:
@@ -97,12 +97,12 @@ def test_pinning_is_told_against_the_copy_that_it_is_for() -> None:
 
 def test_on_the_host_alone_it_is_called_a_memory_copy_everywhere() -> None:
     run = made_run(*copies("cpu"))
-    (sentence,) = phase_findings(run)
+    (sentence,) = phase_findings(run, [])
     assert sentence.startswith("Memory copy (no accelerator")
     assert "(no accelerator: a memory copy)" in render(run)
     (table,) = tables(run)
     assert table.title == "Memory copy to a second buffer (no accelerator)"
-    assert all("memory copy" in picture.title for picture in pictures_of(run))
+    assert all("memory copy" in picture.title for picture in pictures_of(run, []))
     assert "ulimit" not in render(run)
 
 
@@ -128,13 +128,13 @@ def test_a_simulated_device_is_never_shown_as_hardware() -> None:
     told = [
         render(run),
         markdown(found, across, "report"),
-        *(text for picture in pictures_of(run) for text in (picture.title, picture.text)),
-        *(picture.svg for picture in pictures_of(run)),
-        *phase_findings(run),
+        *(text for picture in pictures_of(run, []) for text in (picture.title, picture.text)),
+        *(picture.svg for picture in pictures_of(run, [])),
+        *phase_findings(run, []),
     ]
     for text in told:
         assert text.count("npu:0") == text.count("simulated npu:0"), text
-    assert all("simulated" in picture.title for picture in pictures_of(run))
+    assert all("simulated" in picture.title for picture in pictures_of(run, []))
     assert render(run).count("no figures of hardware") == 2
     assert all("no figures of hardware" in table.title for table in found[0].tables)
 
@@ -244,7 +244,7 @@ def test_smoke_and_reading_say_nothing_here(samples: list[Sample]) -> None:
 def test_any_part_of_a_run_can_be_told(samples: list[Sample]) -> None:
     """A run that was broken off anywhere: sentences end, and none has a figure that is none."""
     run: Run = made_run(*samples)
-    for sentence in phase_findings(run):
+    for sentence in phase_findings(run, []):
         assert sentence.endswith(".")
         assert "nan" not in sentence.split()
         assert "inf" not in sentence.split()

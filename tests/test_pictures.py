@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from bench.pictures.album import album, phases_of, pictures_of
+from bench.pictures.album import album, pictures_of
 from bench.pictures.curves import MOST, Point, curve_picture
 from bench.pictures.stages import REST, parts_of
 from bench.pictures.style import DARK, Picture, file_name
 from bench.record.records import Run, Sample, Seconds
+from bench.record.summary import phases_of
 from tests.tiny_report import NET, STRANGER, ceiling, load, made_run
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -53,7 +54,7 @@ def several() -> Run:
 
 
 def test_a_run_gives_rates_stages_and_cold_against_warm() -> None:
-    found = named(pictures_of(several()))
+    found = named(pictures_of(several(), []))
     assert list(found) == [
         "rate-nvme-cold",
         "rate-nvme-warm",
@@ -72,7 +73,7 @@ def test_a_run_gives_rates_stages_and_cold_against_warm() -> None:
 def test_every_pass_is_a_dot() -> None:
     def dots(passes: int) -> int:
         samples = [load("pt", 0.5 + number / 10, number) for number in range(passes)]
-        svg = pictures_of(run_of(*samples))[0].svg
+        svg = pictures_of(run_of(*samples), [])[0].svg
         points = re.search(r'id="[^"]*PathCollection_1".*?</g>\s*</g>', svg, re.S)
         assert points is not None
         return points[0].count("<use ")
@@ -150,7 +151,7 @@ def test_phases_to_come_are_pictured_without_new_code() -> None:
         load("way-two", 1.0, storage=None, cache="none", phase="unheard_of", seconds=whole),
     )
     assert phases_of(run) == ["disk_to_host", "assemble", "unheard_of"]
-    found = {picture.title: picture for picture in pictures_of(run)}
+    found = {picture.title: picture for picture in pictures_of(run, [])}
     assert "Rate: unheard of" in found
     stages = found["Seconds by stage: assembling"]
     assert "quantise 2.00 s" in stages.text
@@ -202,7 +203,7 @@ def test_a_curve_shows_the_fastest_and_says_what_it_left_out() -> None:
 def test_ranks_first_and_last_done() -> None:
     done = {"ranks": [{"rank": 0, "done": 2.0}, {"rank": 1, "done": 3.0}, {"rank": 2, "done": 2.5}]}
     run = run_of(load("read-all", 1.0, phase="ranks", details=done, layout="tp3"))
-    ranks = named(pictures_of(run))["ranks"]
+    ranks = named(pictures_of(run, []))["ranks"]
     assert ranks.text == (
         "read-all, cold, 3 ranks: first rank done 2.00 seconds, last rank done 3.00 seconds."
     )
@@ -210,7 +211,7 @@ def test_ranks_first_and_last_done() -> None:
 
 def test_samples_in_another_state_are_not_pictured_as_asked() -> None:
     run = run_of(load("pt", 9.0, state="mixed"), load("pt", 1.0, 2), load("eager", 2.0, 2))
-    assert "9.00" not in named(pictures_of(run))["rate-nvme-cold"].text
+    assert "9.00" not in named(pictures_of(run, []))["rate-nvme-cold"].text
 
 
 def test_a_run_with_nothing_measured_has_no_picture() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from bench.page.terminal import COLUMNS, fitting, render
 from bench.record.records import Run, Sample, Seconds, read_run
 from bench.record.summary import Group, Row, groups, rate_of, ratio, rows, title_of
 from bench.words import findings
 from bench.words.limits_seen import limit
-from bench.words.report import COLUMNS, fitting, render
 from tests.tiny_report import (
     GOLDEN,
     NET,

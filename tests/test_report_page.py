@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bench.cli import main
-from bench.page.answer import answer
 from bench.page.render import code, escaped, html, markdown
 from bench.page.sections import sections
 from bench.page.tables import tables
 from bench.record.records import RECORDS, Run, Sample, Seconds
+from bench.words.answer import answer
 from tests.tiny_records import write_run
 from tests.tiny_report import (
     NET,

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.page.terminal import headline, render
 from bench.record.records import Run, Sample, StorageRecord
 from bench.record.stats import BOOTSTRAP_FROM
 from bench.record.summary import Row, ceilings, noise, rows
 from bench.words import findings
 from bench.words.findings import its_own_prefetch
 from bench.words.limits_seen import limit
-from bench.words.report import headline, render
 from tests.tiny_report import (
     HOST,
     ceiling,

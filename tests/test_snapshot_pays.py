@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.page.terminal import render
 from bench.record.records import CacheRecord, Run, Sample, Seconds, StorageRecord
 from bench.record.summary import rows
-from bench.words.report import render
 from bench.words.snapshot_pays import break_even, pays, snapshot_pays
 
 POSITIVE = st.floats(1e-3, 1e6)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.page.terminal import render
 from bench.record.records import CacheRecord, Run, Sample, Seconds, StorageRecord, read_run
-from bench.words.report import render
 
 GOLDEN = Path(__file__).parent / "golden"
 NBYTES = 1_000_000_000  # so that a rate in GB/s is one over the seconds

@@ -89,7 +89,9 @@ def seconds(rates: ByPass, nbytes: int) -> ByPass:
     return {number: nbytes / GB / rate for number, rate in rates.items() if rate}
 
 
-def saving(slow: ByPass, fast: ByPass, *, at_most: bool = False) -> Saving | None:
+def saving(
+    slow: Mapping[int, float], fast: Mapping[int, float], *, at_most: bool = False
+) -> Saving | None:
     """What going from one to the other saves (seconds by pass), paired by pass; None where they
     share none, or where the passes don't show that anything is."""
     found = paired_saving(slow, fast)

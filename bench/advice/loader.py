@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bench.advice.contract import Advice, Seen, between, engine_options, first, rate_words
-from bench.pictures.words import named
 from bench.record.summary import Row
 from bench.sizes import format_size
 from bench.words.autoprefetch import NETWORK
 from bench.words.engine_settings import flags_for
+from bench.words.names import named
 
 USUAL, USUAL_ON_A_NETWORK = "safetensors-mmap", "safetensors-prefetch"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from bench.advice.contract import Advice, Seen, between, rate_words
-from bench.pictures.words import named
+from bench.words.names import named
 
 
 def find(seen: Seen) -> Advice | None:

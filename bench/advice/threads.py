@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bench.advice.contract import Advice, Seen, between, engine_options, rate_words
-from bench.pictures.words import threads
 from bench.record.summary import Row
 from bench.words.engine_settings import flags_for
+from bench.words.names import threads
 
 DEFAULT = 8
 """vLLM's own: num_threads and safetensors_prefetch_num_threads (config/load.py, 0.33)."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bench.advice.contract import Advice, Seen, between, rate_words
 from bench.advice.loader import usual_way
-from bench.pictures.words import named
 from bench.record.summary import Row
 from bench.sizes import format_size
+from bench.words.names import named
 
 
 def find(seen: Seen) -> Advice | None:

@@ -9,15 +9,16 @@ from datetime import UTC, datetime
 
 from bench.advice.company import flags
 from bench.advice.findings import advise, saving_words
-from bench.page.answer import Answer, answer
 from bench.page.facts import Facts, host_facts, method_facts
 from bench.page.tables import Table, tables
+from bench.page.terminal import headline
 from bench.pictures.album import Album, albums
 from bench.record.records import Run
 from bench.record.summary import rows
+from bench.words.answer import Answer, answer
 from bench.words.findings import findings, warnings
+from bench.words.parts import told
 from bench.words.phase_findings import phase_findings
-from bench.words.report import headline
 from loaders.checkpoint.text import count, printable
 
 
@@ -52,39 +53,56 @@ class Section:
     counts: str
 
 
+UNTOLD = Answer(headline="The answer couldn't be told: see the notes", lead=(), tiles=())
+
+
 def sections(runs: Sequence[Run]) -> tuple[list[Section], Album]:
     """A section for each run, and the pictures that need several."""
-    each, across = albums(runs)
-    return [_section(run, pictures) for run, pictures in zip(runs, each, strict=True)], across
+    each, across, lost = albums(runs)
+    found = [_section(*one) for one in zip(runs, each, lost, strict=True)]
+    return found, across
 
 
-def _section(run: Run, pictures: Album) -> Section:
+def _section(run: Run, pictures: Album, lost: list[str]) -> Section:
+    """`lost` names the parts that couldn't be told, the pictures' included."""
     made = rows(run)
     eyebrow = headline(run).removeprefix("coldload").lstrip(": ")
+    found = told((("the answer", lambda: [answer(run)]),), lost)
+    company = told((("who else was at work", lambda: flags(run)),), lost)
+    advice = told((("the advice", lambda: _advice(run)),), lost)
+    shown = told((("the tables", lambda: tables(run)),), lost)
+    sentences = [*findings(run, made, lost), *phase_findings(run, lost)]
+    doubts = warnings(run, made, lost)
+    host = told((("the host", lambda: host_facts(run)),), lost)
+    method = told((("the method", lambda: method_facts(run)),), lost)
     return Section(
         name=printable(run.path.parent.name or str(run.path)),
         path=printable(str(run.path)),
         eyebrow=printable("; ".join(filter(None, [eyebrow, _started(run)]))),
-        answer=answer(run),
-        company=tuple(flags(run)),
-        advice=tuple(
-            Told(
-                title=one.title,
-                saving=saving_words(one.saving),
-                seen=one.seen,
-                do=one.do,
-                cost=one.cost,
-            )
-            for one in advise(run)
-        ),
+        answer=found[0] if found else UNTOLD,
+        company=tuple(company),
+        advice=tuple(advice),
         pictures=pictures,
-        tables=tuple(tables(run)),
-        findings=(*findings(run, made), *phase_findings(run)),
-        warnings=tuple(warnings(run, made)),
-        host=host_facts(run),
-        method=method_facts(run),
+        tables=tuple(shown),
+        findings=tuple(sentences),
+        warnings=(*doubts, *lost),
+        host=host,
+        method=method,
         counts=_counts(run),
     )
+
+
+def _advice(run: Run) -> list[Told]:
+    return [
+        Told(
+            title=one.title,
+            saving=saving_words(one.saving),
+            seen=one.seen,
+            do=one.do,
+            cost=one.cost,
+        )
+        for one in advise(run)
+    ]
 
 
 def _started(run: Run) -> str:
@@ -104,5 +122,7 @@ def _counts(run: Run) -> str:
         said += f" {count(len(run.broken), 'broken line')} passed over."
     if run.cut:
         said += " The last line was cut off."
+    if run.doubts:
+        said += f" {count(len(run.doubts), 'value')} that didn't fit taken as unknown."
     missing = sum(len(passes) for passes in run.missing().values())
     return said + (f" {count(missing, 'planned sample')} missing." if missing else "")

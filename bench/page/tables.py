@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.pictures.album import phases_of
-from bench.pictures.words import phase_words
 from bench.record.records import Run, Sample, measured
 from bench.record.stats import Spread, spread
 from bench.record.summary import (
@@ -15,12 +13,14 @@ from bench.record.summary import (
     Group,
     Row,
     ceilings,
+    phases_of,
     rate_of,
     rows,
     simulated,
     title_of,
 )
 from bench.words.limits_seen import limit
+from bench.words.names import phase_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

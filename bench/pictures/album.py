@@ -11,39 +11,43 @@ from bench.pictures.pairs import Pair, pairs_picture
 from bench.pictures.rate import rate_picture
 from bench.pictures.stages import stages_picture
 from bench.pictures.style import BLUE, ORANGE, Picture, file_name
-from bench.pictures.words import named, phase_words, place, threads
 from bench.record.records import Run, Sample, measured
-from bench.record.summary import Group, Row, ceilings, groups, rate_of, rows, title_of, tops_within
+from bench.record.summary import (
+    Group,
+    Row,
+    ceilings,
+    groups,
+    phases_of,
+    rate_of,
+    rows,
+    title_of,
+    tops_within,
+)
 from bench.sizes import short_size
+from bench.words.names import named, phase_words, place, threads
+from bench.words.parts import told
 
 Album = list[Picture]
 
 
-def phases_of(run: Run) -> list[str]:
-    """The phases that were measured, reading first, the ceilings left out."""
-    found = dict.fromkeys(
-        sample.phase
-        for sample in measured(run.samples)
-        if sample.phase != "ceiling" and rate_of(sample) is not None
-    )
-    return sorted(found, key=lambda phase: phase != "disk_to_host")
-
-
-def albums(runs: Sequence[Run]) -> tuple[list[Album], Album]:
-    """The pictures of each run, what matters most first, and those that need several runs. Names
-    are unique over all of them."""
+def albums(runs: Sequence[Run]) -> tuple[list[Album], Album, list[list[str]]]:
+    """The pictures of each run, what matters most first; those that need several runs; and for each
+    run the kinds that couldn't be drawn, with why. Names are unique over all of them."""
     taken: Counter[str] = Counter()
-    each = []
+    each, every_lost = [], []
     for number, run in enumerate(runs, start=1):
         prefix = f"run{number}-" if len(runs) > 1 else ""
-        found = [_renamed(one, f"{prefix}{one.name}") for one in pictures_of(run)]
+        lost: list[str] = []
+        found = [_renamed(one, f"{prefix}{one.name}") for one in pictures_of(run, lost)]
         each.append([_unique(one, taken) for one in found])
-    return each, [_unique(one, taken) for one in _sizes(runs)]
+        every_lost.append(lost)
+    across = told((("the pictures across runs", lambda: _sizes(runs)),), every_lost[-1])
+    return each, [_unique(one, taken) for one in across], every_lost
 
 
 def album(runs: Sequence[Run]) -> Album:
     """All of them."""
-    each, across = albums(runs)
+    each, across, _ = albums(runs)
     return [*(picture for found in each for picture in found), *across]
 
 
@@ -61,23 +65,52 @@ def _renamed(picture: Picture, name: str) -> Picture:
     return Picture(name=name, title=picture.title, text=picture.text, svg=svg)
 
 
-def pictures_of(run: Run) -> Album:
-    """The pictures of one run: rates, stages, cold against warm, ranks, curves."""
+def pictures_of(run: Run, lost: list[str]) -> Album:
+    """The pictures of one run: rates, stages, cold against warm, ranks, curves. Kinds that can't
+    be drawn are named in `lost`."""
     made = {phase: rows(run, phase) for phase in phases_of(run)}
+    reading = made.get("disk_to_host", [])
+    found = told(
+        (
+            ("the pictures of rates", lambda: _rates(run, made)),
+            ("the pictures of stages", lambda: _stages(made)),
+            ("cold against warm", lambda: _cold_warm(reading)),
+            ("the ranks", lambda: _ranks(run)),
+            (
+                "the curves by threads",
+                lambda: [one for of in made.values() for one in _threads(of)],
+            ),
+            ("the curves by residency", lambda: _residency(run)),
+        ),
+        lost,
+    )
+    return [picture for picture in found if picture is not None]
+
+
+Made = Mapping[str, Sequence[Row]]
+"""Rows by phase."""
+
+
+def _rates(run: Run, made: Made) -> list[Picture | None]:
     found: list[Picture | None] = []
+    for phase, parts in _worth(made).items():
+        tops = ceilings(run) if phase == "disk_to_host" else tops_within(run, phase)
+        found += [rate_picture(one, tops) for one in parts]
+    return found
+
+
+def _stages(made: Made) -> list[Picture | None]:
+    return [stages_picture(one) for parts in _worth(made).values() for one in parts]
+
+
+def _worth(made: Made) -> dict[str, list[dict[Group, list[Row]]]]:
+    """What to draw of each phase: all with several ways, or everything where nothing has."""
     together = {phase: _together(members) for phase, members in made.items()}
     alone = max((_bars(one) for parts in together.values() for one in parts), default=0) < 2
-    for phase, parts in together.items():
-        tops = ceilings(run) if phase == "disk_to_host" else tops_within(run, phase)
-        found += [rate_picture(one, tops) for one in parts if alone or _bars(one) > 1]
-    for parts in together.values():
-        found += [stages_picture(one) for one in parts if alone or _bars(one) > 1]
-    found += _cold_warm(made.get("disk_to_host", []))
-    found += _ranks(run)
-    for members in made.values():
-        found += _threads(members)
-    found += _residency(run)
-    return [picture for picture in found if picture is not None]
+    return {
+        phase: [one for one in parts if alone or _bars(one) > 1]
+        for phase, parts in together.items()
+    }
 
 
 def _together(made: Sequence[Row]) -> list[dict[Group, list[Row]]]:

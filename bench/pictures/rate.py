@@ -21,8 +21,8 @@ from bench.pictures.style import (
     picture,
     write,
 )
-from bench.pictures.words import MEMORY, named, place
 from bench.record.summary import ByPass, Group, Row, ceiling_for
+from bench.words.names import MEMORY, named, place
 
 HEAD, BETWEEN, FOOT = 46.0, 30.0, 36.0
 READING = "bar: median; dots: each pass; right: GB/s, % of ceiling"

@@ -27,8 +27,8 @@ from bench.pictures.style import (
     picture,
     write,
 )
-from bench.pictures.words import named, place
 from bench.record.summary import Group, Row
+from bench.words.names import named, place
 
 COLOURS: Mapping[str, str] = {
     "open": GREY,

@@ -109,6 +109,16 @@ def rate_of(sample: Sample) -> float | None:
     return sample.bytes / sample.seconds.total / GB
 
 
+def phases_of(run: Run) -> list[str]:
+    """The phases that were measured, reading first, the ceilings left out."""
+    found = dict.fromkeys(
+        sample.phase
+        for sample in measured(run.samples)
+        if sample.phase != "ceiling" and rate_of(sample) is not None
+    )
+    return sorted(found, key=lambda phase: phase != "disk_to_host")
+
+
 def ceilings(run: Run) -> dict[Group, ByPass]:
     """For each group the best rate of its ceilings in each pass, in GB/s. Ceilings that read no
     storage stand under storage None."""

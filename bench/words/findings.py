@@ -30,6 +30,7 @@ from bench.words.between import storages_compared
 from bench.words.for_engine import for_the_engine
 from bench.words.halfwarm import device_bytes, fetched_too_much
 from bench.words.limits_seen import ABOVE
+from bench.words.parts import told
 from bench.words.phrases import against, threads, where
 from bench.words.remote_limits import explain, fetched
 from bench.words.snapshot_pays import snapshot_pays
@@ -42,43 +43,49 @@ BLIND = 0.5
 STOCK_THREADS = "safetensors-threads"
 
 
-def findings(run: Run, made: Sequence[Row]) -> list[str]:
-    """What the run found, the host's limits first."""
-    tops = ceilings(run)
-    return [
-        *host_limits(run, tops),
-        *winners(made),
-        *for_the_engine(made),
-        *its_own_prefetch(run),
-        *the_bar_counts_views(made),
-        *blind_to_the_cache(made),
-        *device_bytes(made),
-        *staging_pays(run, made),
-        *snapshot_pays(run, made),
-        *w8a8_findings(run),
-        *storages_compared(made),
-        *from_stores(run),
-        *noise_of_the_run(made),
-        *cost_of_measuring(run),
-    ]
+def findings(run: Run, made: Sequence[Row], lost: list[str]) -> list[str]:
+    """What the run found, the host's limits first. `made` are its rows of reading; parts that
+    can't be told are named in `lost`."""
+    return told(
+        (
+            ("the host's limits", lambda: host_limits(run, ceilings(run))),
+            ("who wins", lambda: winners(made)),
+            ("the engine's settings", lambda: for_the_engine(made)),
+            ("what the engine prefetches", lambda: its_own_prefetch(run)),
+            ("what a progress bar counts", lambda: the_bar_counts_views(made)),
+            ("who is blind to the page cache", lambda: blind_to_the_cache(made)),
+            ("what half-warm files gave", lambda: device_bytes(made)),
+            ("whether staging pays", lambda: staging_pays(run, made)),
+            ("whether a snapshot pays", lambda: snapshot_pays(run, made)),
+            ("what quantising beforehand saves", lambda: w8a8_findings(run)),
+            ("storages compared", lambda: storages_compared(made)),
+            ("what stores gave", lambda: from_stores(run)),
+            ("the noise", lambda: noise_of_the_run(made)),
+            ("the cost of measuring", lambda: cost_of_measuring(run)),
+        ),
+        lost,
+    )
 
 
-def warnings(run: Run, made: Sequence[Row]) -> list[str]:
+def warnings(run: Run, made: Sequence[Row], lost: list[str]) -> list[str]:
     """What makes a figure doubtful or is missing, each with what to do."""
-    plan = run.plan or {}
-    return [
-        *plan.get("notes", ()),
-        *contradictions(made),
-        *fetched_too_much(made),
-        *not_as_asked(made),
-        *discarded(run),
-        *failures(run.settled()),
-        *skips(run.settled()),
-        *notes_of(made),
-        *few_passes(run),
-        *small(run),
-        *many_threads(run, made),
-    ]
+    plan, settled = run.plan or {}, run.settled()
+    return told(
+        (
+            ("the run's own notes", lambda: plan.get("notes", ())),
+            ("contradictions", lambda: contradictions(made)),
+            ("bytes fetched beyond need", lambda: fetched_too_much(made)),
+            ("cache states", lambda: not_as_asked(made)),
+            ("samples taken again", lambda: discarded(run)),
+            ("failures", lambda: failures(settled)),
+            ("what was skipped", lambda: skips(settled)),
+            ("the loaders' notes", lambda: notes_of(made)),
+            ("the number of passes", lambda: few_passes(run)),
+            ("the size", lambda: small(run)),
+            ("the threads", lambda: many_threads(run, made)),
+        ),
+        lost,
+    )
 
 
 def host_limits(run: Run, tops: Mapping[Group, ByPass]) -> list[str]:

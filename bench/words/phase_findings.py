@@ -12,6 +12,7 @@ from bench.record.records import Run, Sample, measured
 from bench.record.stats import Ratio, paired_ratio, spread
 from bench.record.summary import ByPass, Group, Row, group_of, groups, ratio, rows
 from bench.words.assembly_seen import assembled
+from bench.words.parts import told
 from bench.words.phrases import bounds, where
 from loaders.pipeline.stages import OVERLAP_GOAL, hidden, sequential, slowest
 
@@ -22,12 +23,20 @@ CUTS = ("column", "row")
 """The rules whose fetched bytes differ: rows of a matrix lie together in a file, columns don't."""
 
 
-def phase_findings(run: Run) -> list[str]:
+def phase_findings(run: Run, lost: list[str]) -> list[str]:
     """What the run found beyond reading; empty where it measured nothing of it, or in smoke mode,
-    whose figures mean nothing."""
+    whose figures mean nothing. Parts that can't be told are named in `lost`."""
     if (run.plan or {}).get("smoke"):
         return []
-    return [*copies_to_device(run), *slices(run), *overlap(run), *assembled(run)]
+    return told(
+        (
+            ("copies to the device", lambda: copies_to_device(run)),
+            ("slicing", lambda: slices(run)),
+            ("what overlaps", lambda: overlap(run)),
+            ("assembling", lambda: assembled(run)),
+        ),
+        lost,
+    )
 
 
 def copies_to_device(run: Run) -> list[str]:

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from bench.advice.company import others_at_work
 from bench.advice.findings import first_words
@@ -31,8 +32,10 @@ from bench.record.summary import (
     title_of,
 )
 from bench.sizes import format_size
+from bench.words.answer import answer_words
 from bench.words.findings import findings, warnings
 from bench.words.limits_seen import limit
+from bench.words.parts import told
 from bench.words.phase_findings import phase_findings
 from loaders.checkpoint.text import printable
 
@@ -101,7 +104,8 @@ def _mib(nbytes: float | None) -> float | None:
 
 
 def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
-    """The whole report as text: `width` columns (PLAIN_WIDTH for None), colours if asked."""
+    """The whole report as text: `width` columns (PLAIN_WIDTH for None), colours if asked. Tables,
+    the answer, what was found, what is doubtful, what to do."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -112,40 +116,71 @@ def render(run: Run, *, width: int | None = None, colour: bool = False) -> str:
         emoji=False,
     )
     made = rows(run)
-    tops = ceilings(run)
-    cores = int(run.host["cores"]) if run.host else 1
+    lost: list[str] = []
     console.print(_safe(headline(run)))
-    columns = fitting(made, console.width)
-    for group, members in groups(made).items():
+    for table in told(
+        (
+            ("the tables of reading", lambda: _reading(run, made, console.width)),
+            ("the tables of later phases", lambda: _later(run)),
+            ("the ceilings", lambda: _ceilings(run)),
+        ),
+        lost,
+    ):
         console.print()
-        console.print(_table(_title(run, group), columns, members, tops, cores))
-    for phase in later_phases(run):
-        for group, members in groups(rows(run, phase)).items():
+        for part in table:
+            console.print(part, soft_wrap=isinstance(part, Text) and len(table) > 1)  # a title
+    for sentences in _sentences(run, made, lost):
+        if sentences:
             console.print()
-            console.print(
-                phase_title(group), style="italic", soft_wrap=True
-            )  # wider than its table
-            console.print(phase_table(members))
-    if len(columns) < len(COLUMNS):
-        absent = ", ".join(column.title for column in COLUMNS if column not in columns)
-        console.print(f"(not shown in {console.width} columns: {absent})")
-    tested = _ceiling_table(run)
-    if tested is not None:
-        console.print()
-        console.print(tested)
-    doubts = [*others_at_work(run), *warnings(run, made)]
-    for title, said in (("", [*findings(run, made), *phase_findings(run)]), ("Note:", doubts)):
-        if said:
-            console.print()
-        for sentence in said:
-            console.print(_safe(f"{title} {sentence}".strip()))
-    for number, sentence in enumerate(first_words(run)):
-        console.print(_safe(sentence) if number else f"\n{_safe(sentence)}")
+        for sentence in sentences:
+            console.print(_safe(sentence))
     console.print()
     console.print(_safe(f"Records: {run.path}. What is missing: coldload runs {run.path.parent}"))
     text = out.getvalue()
     # Cells are padded to the right; in plain text, which is pasted elsewhere, nobody wants that.
     return text if colour else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+Shown = Sequence[Table | Text]
+"""A table, with its title before it or what it leaves out after it."""
+
+
+def _reading(run: Run, made: Sequence[Row], width: int) -> list[Shown]:
+    tops = ceilings(run)
+    cores = int((run.host or {}).get("cores", 1))
+    columns = fitting(made, width)
+    found: list[Shown] = [
+        [_table(_title(run, group), columns, members, tops, cores)]
+        for group, members in groups(made).items()
+    ]
+    if len(columns) < len(COLUMNS):
+        absent = ", ".join(column.title for column in COLUMNS if column not in columns)
+        found.append([Text(f"(not shown in {width} columns: {absent})")])
+    return found
+
+
+def _later(run: Run) -> list[Shown]:
+    return [
+        [Text(phase_title(group), style="italic"), phase_table(members)]
+        for phase in later_phases(run)
+        for group, members in groups(rows(run, phase)).items()
+    ]
+
+
+def _ceilings(run: Run) -> list[Shown]:
+    table = _ceiling_table(run)
+    return [] if table is None else [[table]]
+
+
+def _sentences(run: Run, made: Sequence[Row], lost: list[str]) -> list[list[str]]:
+    """Blocks under the tables, the answer first: in the end stands what to do, which is what is
+    still seen when all has scrolled by."""
+    said = told((("the answer", lambda: answer_words(run)),), lost)
+    found = [*findings(run, made, lost), *phase_findings(run, lost)]
+    to_do = told((("the advice", lambda: first_words(run)),), lost)
+    company = told((("who else was at work", lambda: others_at_work(run)),), lost)
+    doubts = [*company, *warnings(run, made, lost), *lost]
+    return [said, found, [f"Note: {doubt}" for doubt in doubts], to_do]
 
 
 def _safe(text: str) -> str:
@@ -232,7 +267,7 @@ def later_phases(run: Run) -> list[str]:
 
 
 def phase_title(group: Group) -> str:
-    """What a phase's contestants did, and where."""
+    """What a phase's contestants did, and where; printable, not escaped for markup."""
     where = [PHASE_TITLES.get(group.phase, group.phase)]
     if group.phase == "host_to_device" and group.device == "cpu":
         where = ["host memory -> a second buffer of it (no accelerator: a memory copy)"]
@@ -242,7 +277,7 @@ def phase_title(group: Group) -> str:
     where += [group.subject] if group.subject else []
     if group.storage is not None:
         where += [group.storage, group.cache]
-    return _safe(", ".join(where))
+    return printable(", ".join(where))
 
 
 def phase_table(members: Sequence[Row]) -> Table:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from bench.pictures.album import phases_of
-from bench.pictures.words import named, phase_words
-from bench.record.records import Run
-from bench.record.summary import Group, Row, ceilings, noise, rows
+from bench.record.records import Run, measured
+from bench.record.summary import Group, Row, ceilings, noise, phases_of, rows
 from bench.sizes import format_size
 from bench.words.findings import SMALL
 from bench.words.limits_seen import ABOVE
+from bench.words.names import named, phase_words
 
 STOCK = "safetensors-mmap"
 """What vLLM does by itself on a local file system (default_loader, 0.33)."""
@@ -68,6 +67,15 @@ def answer(run: Run) -> Answer:
     )
 
 
+def answer_words(run: Run) -> list[str]:
+    """The answer as it stands in a terminal; empty where nothing was measured."""
+    if not measured(run.samples):
+        return []
+    found = answer(run)
+    said = [f"ANSWER: {found.headline}.", *found.lead]
+    return said if found.doubt is None else [f"ANSWER: {found.doubt}", f"{found.headline}."]
+
+
 def _bests(reading: list[Row]) -> list[Row]:
     """The fastest way for each storage in its hardest cache state, the fastest storage first."""
     found: dict[str | None, Row] = {}
@@ -96,7 +104,8 @@ def _storage_top(run: Run, best: Row) -> float | None:
 def _headline(best: Row, top: float | None) -> str:
     states = {"cold": " cold", "warm": " out of the page cache"}
     state = states.get(best.group.cache, "")
-    text = f"From {best.group.storage}, weights load at {best.rate.median:.2f} GB/s{state}"
+    where = best.group.storage or "memory"
+    text = f"From {where}, weights load at {best.rate.median:.2f} GB/s{state}"
     if top is None:
         return text
     share = 100 * best.rate.median / top
