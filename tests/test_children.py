@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from bench.measuring import children
-from bench.measuring.channel import Channel, ClosedError, receive_packet, send_packet
+from bench.measuring.channel import Channel, ClosedError, receive_packet, send_packet, stamped_pair
 from bench.measuring.children import ChildError, Server
 from tests.tiny_bench import gone, wait_until
 
@@ -288,6 +289,29 @@ def test_a_channel_puts_pieces_together() -> None:
     with pytest.raises(ClosedError):
         channel.send({"more": "x" * 10_000_000})
     channel.close()
+
+
+def test_a_packet_tells_when_it_was_sent() -> None:
+    """However late it is received; a stream's message tells when it was received."""
+    ours, theirs = stamped_pair()
+    sender, receiver = Channel(theirs), Channel(ours)
+    before = time.perf_counter()
+    sender.send({"done": True})
+    after = time.perf_counter()
+    while time.perf_counter() < after + 0.2:
+        pass
+    assert receiver.receive(5) == {"done": True}
+    slack = 0.1  # two clocks are read one after the other
+    assert before - slack <= receiver.sent_at <= after + slack
+    # longer than a packet, and on the way back, which isn't stamped
+    sender.send({"more": "x" * 70_000})
+    assert receiver.receive(5) == {"more": "x" * 70_000}
+    receiver.send({"go": True})
+    before = time.perf_counter()
+    assert sender.receive(5) == {"go": True}
+    assert sender.sent_at >= before
+    for sock in (ours, theirs):
+        sock.close()
 
 
 def test_packets_to_nobody() -> None:

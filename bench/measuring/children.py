@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.measuring.channel import Channel, ClosedError, receive_packet, send_packet
+from bench.measuring.channel import (
+    Channel,
+    ClosedError,
+    receive_packet,
+    send_packet,
+    stamped_pair,
+)
 
 QUIET_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 """Threads of OpenMP (torch's, with which the consumer adds up) wait asleep. By default they spin
@@ -78,7 +84,7 @@ class Server:
         if self._process.poll() is not None:
             self._control.close()
             self._start()
-        ours, theirs = socket.socketpair()
+        ours, theirs = stamped_pair()
         try:
             pid = self._ask({"op": "fork"}, fds=[theirs.fileno()])["pid"]
         except BaseException:
@@ -163,6 +169,11 @@ class Child:
             self.finish()
             raise ChildError(message["error"])
         return message
+
+    @property
+    def said_at(self) -> float:
+        """When it had sent what was heard last, in seconds of time.perf_counter (Channel)."""
+        return self._channel.sent_at
 
     def tell(self, message: dict[str, Any]) -> None:
         try:

@@ -134,13 +134,14 @@ def _hear(server: Server, job: Job, timed: Timed) -> Heard:
 
 def _go(child: Child, job: Job, heard: Heard) -> None:
     """The timed region: between the looks at the host, which are part of neither clock. The child
-    waits for `stopped` before it proves anything."""
+    waits for `stopped` before it proves anything. The runner's clock stops when the kernel took the
+    child's word: the runner slept meanwhile, and may be woken milliseconds later."""
     around = job.surroundings
     before = around.look() if around is not None else None
     began = time.perf_counter()
     child.tell({"go": True})
     child.hear(job.timeout)
-    heard.runner_seconds = time.perf_counter() - began
+    heard.runner_seconds = child.said_at - began
     after = around.look() if around is not None else None
     child.tell({"stopped": True})
     if before is not None and after is not None:
