@@ -73,6 +73,50 @@ def test_in_any_order_every_tensor_is_whole_and_every_file_ends_once(
     assert_whole(case)
 
 
+@st.composite
+def disordered(draw: st.DrawFn) -> Case:
+    """Tensors of one or two files in an order of their own, mostly near that of the file, through
+    rings that are as small as they may be: neighbours then share blocks, whoever comes first."""
+    block = ALIGN * draw(st.integers(1, 6))
+    extents: list[Extent] = []
+    for file in range(draw(st.integers(1, 2))):
+        offset = draw(st.integers(0, 100))
+        members = []
+        for _ in range(draw(st.integers(1, 14))):
+            nbytes = draw(st.sampled_from([0, 1, 8, 16, 30, 64, 100, 250]))
+            members.append(Extent(file=file, offset=offset, nbytes=nbytes))
+            offset += nbytes + draw(st.sampled_from([0, 0, 0, 3, 40]))
+        far = draw(st.sampled_from([2, 4, 14]))
+        ranks = [number + draw(st.integers(0, far)) for number in range(len(members))]
+        extents += [
+            one for _, one in sorted(zip(ranks, members, strict=True), key=lambda it: it[0])
+        ]
+    wanted = draw(st.sampled_from([1, 1, 400, 1000]))
+    return Case(extents, ring_for(extents, wanted=wanted, block=block, align=ALIGN))
+
+
+@settings(max_examples=300)
+@given(disordered())
+def test_near_the_order_of_the_file_no_block_is_given_up_that_is_still_wanted(case: Case) -> None:
+    assert_whole(case)
+
+
+def test_a_block_is_kept_for_a_tensor_that_is_wanted_after_later_ones() -> None:
+    """The second and the third of a run are wanted the other way round; the third lies in the block
+    of the first."""
+    extents = [
+        Extent(file=0, offset=offset, nbytes=nbytes)
+        for offset, nbytes in [(0, 16), (32, 32), (16, 16), (64, 64)]
+    ]
+    reads = list(plan_reads(extents, Ring(nbytes=64, block=32, align=16)))
+    assert [(read.offset, read.position, read.after) for read in reads] == [
+        (0, 0, 0),
+        (32, 32, 0),
+        (64, 0, 3),  # over bytes of the third tensor
+        (96, 32, 3),
+    ]
+
+
 @settings(max_examples=300)
 @given(cases())
 def test_every_tensor_is_whole_when_it_is_said_to_be_there(case: Case) -> None:

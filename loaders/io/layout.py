@@ -127,15 +127,13 @@ def plan_reads(extents: Sequence[Extent], ring: Ring) -> Iterator[Read]:
     final = {extent.file: number for number, extent in enumerate(extents) if extent.nbytes}
     for segment in _segments(extents, ring):
         whole = _up(segment.end, ring.align)
-        offset, tensor = segment.offset, segment.first
-        while offset < whole:
+        offsets = range(segment.offset, whole, ring.block)
+        for offset, user in zip(offsets, _last_users(extents, segment, ring), strict=True):
             stop = min(offset + ring.block, whole)
-            while tensor < segment.last and _begins_before(extents, tensor + 1, stop):
-                tensor += 1
             start = segment.start + offset - segment.offset
             while live and live[0][0] < start + stop - offset - ring.nbytes:
-                after = live.popleft()[1] + 1
-            live.append((start, tensor))
+                after = max(after, live.popleft()[1] + 1)
+            live.append((start, user))
             yield Read(
                 file=segment.file,
                 offset=offset,
@@ -145,7 +143,6 @@ def plan_reads(extents: Sequence[Extent], ring: Ring) -> Iterator[Read]:
                 after=after,
                 last=stop == whole and segment.last == final[segment.file],
             )
-            offset = stop
 
 
 def plan_places(extents: Sequence[Extent], ring: Ring) -> Iterator[Place]:
@@ -195,6 +192,19 @@ def _segments(extents: Sequence[Extent], ring: Ring) -> Iterator[_Segment]:
         yield segment
 
 
+def _last_users(extents: Sequence[Extent], segment: _Segment, ring: Ring) -> list[int]:
+    """For each of the segment's blocks the tensor that needs it last, whose bytes needn't be its
+    last ones: within a segment, tensors may be wanted in another order than that of the file."""
+    users = [segment.first] * _blocks(segment, segment.end, ring)
+    for number in range(segment.first, segment.last + 1):
+        extent = extents[number]
+        if extent.nbytes:
+            begin = (extent.offset - segment.offset) // ring.block
+            end = _blocks(segment, extent.offset + extent.nbytes, ring)
+            users[begin:end] = [number] * (end - begin)
+    return users
+
+
 def _blocks(segment: _Segment, end: int, ring: Ring) -> int:
     """How many of the segment's reads bring its bytes up to `end` of the file."""
     return -(-(end - segment.offset) // ring.block)
@@ -202,10 +212,6 @@ def _blocks(segment: _Segment, end: int, ring: Ring) -> int:
 
 def _fits(start: int, length: int, ring: Ring) -> bool:
     return start % ring.nbytes + length <= ring.nbytes
-
-
-def _begins_before(extents: Sequence[Extent], number: int, stop: int) -> bool:
-    return not extents[number].nbytes or extents[number].offset < stop
 
 
 def _down(value: int, step: int) -> int:
