@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+LITTLE = 0.02
+"""Part of all bytes: where memory has no more than that (headers that were just read, say), or
+storage, the other one has nothing to wait for, and taking turns would only cost a larger ring."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
@@ -32,7 +36,7 @@ def interleave(
     stint: int,
 ) -> list[Turn]:
     """Every item once. `absent`, `resident`: bytes of each item that only storage has, that memory
-    has.
+    has. In their own order, in one walk, where there is LITTLE of either.
 
     Items with more than their share of the absent bytes are one walk, the others the second one.
     The one that is behind goes on for `stint` bytes at least: neighbours in the file stay together
@@ -40,7 +44,7 @@ def interleave(
     and memory: the slower of the two is never without work.
     """
     sums = sum(absent), sum(resident)
-    if not all(sums):
+    if min(sums) <= LITTLE * sum(sums):
         return in_order(len(absent))
     shares = [(a / sums[0], r / sums[1]) for a, r in zip(absent, resident, strict=True)]
     waiting: tuple[list[int], list[int]] = ([], [])
