@@ -74,8 +74,9 @@ def _sent_at(stamps: list[tuple[int, int, bytes]]) -> float:
     for level, kind, data in stamps:
         if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
             seconds, nanoseconds = TIMESPEC.unpack(data)
+            late: int = wall - seconds * 10**9 - nanoseconds
             # a wall clock that was set back meanwhile would put the sending into the future
-            return now - max(0, wall - seconds * 10**9 - nanoseconds) / 1e9
+            return now - max(0, late) / 1e9
     return now
 
 
