@@ -25,9 +25,10 @@ import yaml
 from bench.console import console
 from bench.explain.build import build
 from bench.explain.document import NoEngineLinesError, Replicas, document, read
-from bench.explain.isolate import Way, isolate
+from bench.explain.isolate import Way, isolate, twins_of
 from bench.explain.rates import measured_rates
 from bench.explain.record import ColdStart
+from bench.explain.secrets import without_secrets
 from bench.explain.settings import NAMES
 from bench.explain.show import show
 from bench.explain.state import State
@@ -140,7 +141,7 @@ def command(
                 path, state, settings, checkpoint, run_folder, fleet, others
             )
             documents.append(found)
-            records.append(start.to_json())
+            records.append(without_secrets(start.to_json()))
             if plot:
                 _draw(plot, times, path)
         if record and records:
@@ -173,7 +174,10 @@ def _explain(
     if run_folder and rates is None:
         found["rates_reason"] = f"{run_folder} has no cold reads that were seen to be cold"
     if others:
-        found["isolation"] = [isolate(start, other, way).to_json() for way, other in others.items()]
+        found["isolation"] = [
+            isolate(start, other, way, twins_of(way, others)).to_json()
+            for way, other in others.items()
+        ]
     return found, start, times
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import click
 
+from bench.explain.secrets import hidden, secrets_in
 from bench.watch.document import document, exit_code
 from bench.watch.engine import StartError
 from bench.watch.probes import UrlError, checked
@@ -32,6 +34,20 @@ def _url(ctx: click.Context, option: click.Parameter, value: str | None) -> str 
         raise click.BadParameter(str(error)) from error
 
 
+def _key(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """The key itself: it comes from the environment, for a command line is seen by everybody."""
+    key = os.environ.get(value or "VLLM_API_KEY", "").strip()
+    if value is not None and not key:
+        named = value if re.fullmatch(r"[A-Z][A-Z0-9_]*", value) else "such variable"
+        raise click.BadParameter(
+            f"the environment has no {named}; give the name of a variable that holds the key, not "
+            "the key"
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise click.BadParameter("that variable's value is no key: a header can't hold it")
+    return key or None
+
+
 @click.command(
     "watch",
     short_help="Start an engine and say what its start was made of.",
@@ -42,6 +58,12 @@ def _url(ctx: click.Context, option: click.Parameter, value: str | None) -> str 
     "--first-token-url", callback=_url, help="Asked once it's ready: time to first token."
 )
 @click.option("--first-token-body", help="JSON to post there (a prompt of your own), or @FILE.")
+@click.option(
+    "--api-key-env",
+    metavar="NAME",
+    callback=_key,
+    help="The environment variable with the key for these addresses.  [default: VLLM_API_KEY]",
+)
 @click.option(
     "--until-ready",
     "until_ready",
@@ -93,6 +115,7 @@ def command(
     ready_url: str | None,
     first_token_url: str | None,
     first_token_body: str | None,
+    api_key_env: str | None,
     until_ready: bool,
     isolate: bool,
     timeout: float | None,
@@ -115,6 +138,8 @@ def command(
         ready_url=ready_url,
         first_token_url=first_token_url,
         first_token_body=_body(first_token_body),
+        api_key=api_key_env,
+        secrets=secrets_in(engine, os.environ) | ({api_key_env} if api_key_env else set()),
         until_ready=until_ready or isolate,
         timeout=timeout,
         stdout=2 if as_json or isolate else 1,
@@ -128,7 +153,7 @@ def command(
         else:
             code = _once(engine, wishes, record, as_json)
     except StartError as error:
-        _fail(str(error), as_json)
+        _fail(hidden(str(error), wishes.secrets), as_json)
         code = 2
     sys.exit(code)
 
@@ -161,7 +186,7 @@ def _isolate(engine: tuple[str, ...], wishes: Wishes, record: Path | None, as_js
     try:
         found, code = isolated(engine, wishes, _tell)
     except IsolateError as error:
-        _fail(str(error), as_json)
+        _fail(hidden(str(error), wishes.secrets), as_json)
         return 2
     _write(record, found)
     _tell(list(lines(found)))

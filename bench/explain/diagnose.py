@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from bench.explain.build import sizes, status_of, version_of
+from bench.explain.build import status_of, version_of
 from bench.explain.failures import Failure
 from bench.explain.findings import Finding
+from bench.explain.held import uneven, weights_size
 from bench.explain.options import refused
 from bench.explain.record import ColdStart
 from bench.explain.state import State
 from bench.explain.timeline import CAPTURE, WEIGHTS, Timeline
 
-_BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "half": 16, "float": 32}
-_EIGHT = re.compile(r"fp8|int8|w8|ascend|compressed|modelopt|smooth", re.I)
-_FOUR = re.compile(r"awq|gptq|fp4|int4|w4|bitsandbytes|marlin|gguf", re.I)
 _DOMINANT = 0.5
 _MUCH_CAPTURE = 0.25
 
@@ -23,7 +21,7 @@ _MUCH_CAPTURE = 0.25
 def diagnose(state: State, record: ColdStart, times: Timeline) -> list[Finding]:
     """Findings in the order in which they matter."""
     checks: tuple[Callable[[State, ColdStart, Timeline], Iterator[Finding]], ...] = (
-        _failed, _options, _weights_dominant, _capture, _bar_ended_early, _size, _uneven,
+        _failed, _options, _weights_dominant, _capture, _bar_ended_early, weights_size, uneven,
         _file_system, _hidden, _afterwards,
     )  # fmt: skip
     return [finding for check in checks for finding in check(state, record, times)]
@@ -129,76 +127,6 @@ def _bar_ended_early(state: State, record: ColdStart, times: Timeline) -> Iterat
         next_step='The missing time is page faults and copies to the device: judge by "Loading '
         "weights took\", never by the bar; threads over the shards open files, they don't read.",
     )
-
-
-def _size(state: State, record: ColdStart, times: Timeline) -> Iterator[Finding]:
-    phases = record.phases
-    if phases.weights_gb is None:
-        return
-    lines = record.evidence["weights_gb"]
-    if phases.weights_gb == 0:
-        yield Finding(
-            code="implausible_weights",
-            text="the weights are printed as 0: memory that another process freed meanwhile was "
-            "counted against them",
-            evidence=lines,
-            next_step="Take no rate from this figure; see that nothing else uses the card.",
-        )
-        return
-    ranks = (record.tensor_parallel_size or 1) * (record.pipeline_parallel_size or 1)
-    checkpoint = state.one("file_system")
-    total = checkpoint.number(1) if checkpoint else None
-    source = "its checkpoint has"
-    if total is None and record.model and record.model.count("/") < 9:
-        total, source = _by_name(record), "its name and dtype suggest"
-    if total is None:
-        return
-    share = total / ranks
-    factor = phases.weights_gb / share
-    whole = ranks > 1 and 0.8 < phases.weights_gb / total < 1.25
-    if whole or not 0.6 < factor < 1.7:
-        told = (
-            f"about the whole {total:.1f} GiB on every card"
-            if whole
-            else f"{factor:.1f} times the {share:.1f} GiB of an even share"
-        )
-        yield Finding(
-            code="parallel_mismatch" if ranks > 1 else "size_mismatch",
-            text=f"{phases.weights_gb:g} {phases.weights_unit} a worker is {told} ({source} "
-            f"{total:.1f} GiB, {ranks} {'ranks' if ranks > 1 else 'rank'})",
-            evidence=(*lines, *((checkpoint.moment.line,) if checkpoint else ())),
-            next_step="Is it per card or the total, is the stated parallel degree the real one, is "
-            "the dtype the checkpoint's? `coldload check MODEL` counts bytes by dtype.",
-        )
-
-
-def _by_name(record: ColdStart) -> float | None:
-    """GiB of the parameters that a model's name promises (`llama-7b`), None without such a name.
-    A mixture (`8x7b`, `30b-a3b`) is passed over: its parts are shared."""
-    name = (record.model or "").rstrip("/").split("/")[-1].lower()
-    found = re.search(r"(?<![\dx.a-z])(\d+(?:\.\d+)?)b(?![a-z0-9])", name)
-    bits = _BITS.get(record.dtype or "")
-    if found is None or bits is None or re.search(r"\dx\d|a\d+b|moe", name):
-        return None
-    method = f"{record.quantization or ''} {name}"
-    bits = 4 if _FOUR.search(method) else 8 if _EIGHT.search(method) else bits
-    return float(found[1]) * 1e9 * bits / 8 / 2**30
-
-
-def _uneven(state: State, record: ColdStart, times: Timeline) -> Iterator[Finding]:
-    held = record.phases.weights_gb_by_worker
-    if (record.pipeline_parallel_size or 1) > 1 or len(held) < 2 or not max(held.values()):
-        return
-    least, most = min(held.values()), max(held.values())
-    if least < 0.9 * most:
-        yield Finding(
-            code="uneven_workers",
-            text=f"workers hold from {least:g} to {most:g} {record.phases.weights_unit} although "
-            "nothing says that the model is split into pipeline stages",
-            evidence=tuple(event.moment.line for event in sizes(state).values()),
-            next_step="Ranks of one tensor parallel group hold equal shares: look for memory that "
-            "another process took or freed, or for an uneven expert split.",
-        )
 
 
 def _file_system(state: State, record: ColdStart, times: Timeline) -> Iterator[Finding]:

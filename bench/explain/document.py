@@ -12,6 +12,7 @@ from bench.explain.model import finding, fit
 from bench.explain.parse import parse
 from bench.explain.record import ColdStart
 from bench.explain.savings import Rates, savings
+from bench.explain.secrets import without_secrets
 from bench.explain.state import State
 from bench.explain.timeline import WEIGHTS, Timeline, timeline
 from loaders.checkpoint.manifest import Checkpoint
@@ -52,7 +53,8 @@ def document(
     rates: Rates | None = None,
     replicas: Replicas | None = None,
 ) -> tuple[dict[str, Any], Timeline]:
-    """The record with `log`, `timeline`, `diagnosis`, `savings`, and what else was asked for."""
+    """The record with `log`, `timeline`, `diagnosis`, `savings`, and what else was asked
+    for, without the secrets that an engine printed into its lines."""
     times = timeline(state, record)
     findings = diagnose(state, record, times)
     found: dict[str, Any] = {"log": path, **record.to_json(), "timeline": _timeline(times)}
@@ -76,7 +78,7 @@ def document(
             shared_bandwidth=replicas.shared_bandwidth,
             starts_per_day=replicas.starts_per_day,
         ).to_json()
-    return found, times
+    return without_secrets(found), times
 
 
 def bytes_of(state: State, record: ColdStart, checkpoint: Checkpoint | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -32,14 +32,25 @@ _COMPARED = (
 )  # fmt: skip
 
 
+# the figure that frames the stage in which the other run differs, what frames it is called, and
+# a figure that this difference doesn't touch
+_FRAME: Mapping[Way, tuple[str, str, str]] = {
+    "eager": ("init_engine_secs", "init engine", "load_model_seconds"),
+    "dummy": ("load_model_seconds", "loading the model", "init_engine_secs"),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """`seconds` of what the subtraction isolates; None where it can't be had, then `verdict` says
-    why. `differences` are the settings that weren't equal although they should have been."""
+    """`seconds` of what the subtraction isolates; None where it can't be had, or where it is no
+    more than its `doubt`, then `verdict` says why. `doubt` is how far the same figure differs
+    between starts in which it should be equal, None where there are none. `differences` are the
+    settings that weren't equal although they should have been."""
 
     way: Way
     isolates: str
     seconds: float | None
+    doubt: float | None
     verdict: str
     assumes: str
     differences: tuple[str, ...]
@@ -48,49 +59,80 @@ class Isolation:
         return {**asdict(self), "differences": list(self.differences)}
 
 
-def isolate(base: ColdStart, other: ColdStart, way: Way) -> Isolation:
-    """What the other run (eager, dummy weights, or overridden blocks) tells of the base run."""
-    differences = _differences(base, other, way)
+def isolate(
+    base: ColdStart, other: ColdStart, way: Way, twins: Sequence[ColdStart] = ()
+) -> Isolation:
+    """What the other run (eager, dummy weights, or overridden blocks) tells of the base run.
+    `twins` are further starts that differ from the base run in another setting than this one."""
     if way == "override":
-        return Isolation(
-            way=way,
-            isolates="profiling or pool?",
-            seconds=None,
-            verdict=_profiling_or_pool(base, other),
-            assumes=_ASSUMES[way],
-            differences=differences,
-        )
-    isolates = "capture and warm-up (with compiling)" if way == "eager" else "the weights stage"
-    a, b, of = _pair(base, other, way)
-    seconds = None if a is None or b is None else round(a - b, 3)
-    if seconds is None:
-        verdict = f"can't be subtracted: {_missing(base, other)}"
-    elif seconds < 0:
-        verdict = f"{of}: the other run took longer ({b:g} s, {a:g} s here); nothing is shown"
+        isolates, seconds, doubt = "profiling or pool?", None, None
+        verdict = _profiling_or_pool(base, other)
     else:
-        verdict = f"{of}: {a:g} s - {b:g} s = {seconds:g} s"
-    printed = base.phases.graph_capture_secs if way == "eager" else base.phases.load_model_seconds
-    if seconds is not None and printed is not None:
-        what = "graph capture" if way == "eager" else "loading the model"
-        verdict += f" (the log prints {printed:g} s for {what})"
+        isolates = "capture and warm-up (with compiling)" if way == "eager" else "the weights stage"
+        seconds, doubt, verdict = _subtracted(base, other, way, twins)
     return Isolation(
         way=way,
         isolates=isolates,
         seconds=seconds,
+        doubt=doubt,
         verdict=verdict,
         assumes=_ASSUMES[way],
-        differences=differences,
+        differences=_differences(base, other, way),
     )
 
 
-def _pair(base: ColdStart, other: ColdStart, way: Way) -> tuple[float | None, float | None, str]:
-    """The two figures to subtract: without graphs the engine's own initialisation is the closer
-    frame; the weights lie outside of it, so there it is the wall time."""
-    if way == "eager":
-        a, b = base.phases.init_engine_secs, other.phases.init_engine_secs
-        if a is not None and b is not None:
-            return a, b, "init engine"
-    return base.phases.startup_wall_secs, other.phases.startup_wall_secs, "wall time"
+def twins_of(way: Way, others: Mapping[Way, ColdStart]) -> list[ColdStart]:
+    """The runs whose figure of the stage should be the base run's: they differ elsewhere."""
+    return [one for name, one in others.items() if name not in (way, "override")]
+
+
+def _subtracted(
+    base: ColdStart, other: ColdStart, way: Way, twins: Sequence[ColdStart]
+) -> tuple[float | None, float | None, str]:
+    """`(seconds, doubt, verdict)`. The engine's own figure of the stage is the closest frame. Where
+    a run lacks it there is the wall time: it holds all else that differed between the two, so the
+    difference can't be more than the stage itself, as printed."""
+    name, of, untouched = _FRAME[way]
+    a, b = _figure(base, name), _figure(other, name)
+    limit = None
+    if a is not None and b is not None:
+        doubt = largest_difference(a, [_figure(twin, name) for twin in twins])
+    else:
+        limit, of = a, "wall time"
+        a, b = base.phases.startup_wall_secs, other.phases.startup_wall_secs
+        same, there = _figure(base, untouched), _figure(other, untouched)
+        doubt = None if same is None or there is None else round(abs(same - there), 3)
+    if a is None or b is None:
+        return None, None, f"can't be subtracted: {_missing(base, other)}"
+    seconds = round(a - b, 3)
+    if limit is not None and seconds > limit:
+        told = f"{of}: {a:g} s - {b:g} s is more than the {limit:g} s that the stage itself took"
+        return None, doubt, f"{told}: other things differed by more; nothing is shown"
+    return judged(seconds, doubt, f"{of}: {a:g} s - {b:g} s = {seconds:g} s")
+
+
+def judged(
+    seconds: float, doubt: float | None, told: str
+) -> tuple[float | None, float | None, str]:
+    """`(seconds, doubt, verdict)` of a difference: None for what its doubt swallows."""
+    if seconds < 0:
+        return None, doubt, f"{told}: the other run took longer; nothing is shown"
+    if doubt is None:
+        return seconds, None, f"{told}, of one start each: how far equal ones differ isn't known"
+    if seconds <= doubt:
+        return None, doubt, f"{told}, but equal starts differ by {doubt:g} s; nothing is shown"
+    return seconds, doubt, f"{told}, give or take {doubt:g} s (so far do equal starts differ)"
+
+
+def largest_difference(value: float, others: Sequence[float | None]) -> float | None:
+    """How far a figure differs from those that should equal it; None without any."""
+    found = [abs(value - other) for other in others if other is not None]
+    return round(max(found), 3) if found else None
+
+
+def _figure(record: ColdStart, name: str) -> float | None:
+    value = getattr(record.phases, name)
+    return None if value is None else float(value)
 
 
 def _missing(base: ColdStart, other: ColdStart) -> str:

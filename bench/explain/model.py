@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.explain.findings import Finding
+from bench.explain.held import made_while_loading
 from bench.explain.record import ColdStart
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.slicing.errors import PlanError
@@ -25,6 +26,14 @@ def fit(checkpoint: Checkpoint, record: ColdStart) -> dict[str, Any]:
     figure = record.phases.weights_gb
     if not figure:
         return {"reason": "the log has no weights figure", "stated": None, "ranking": []}
+    widest = next(iter(checkpoint.dtype_bytes), None)
+    wide = widest in ("bfloat16", "float16", "float32")
+    if wide and made_while_loading(record.quantization) < 1:
+        reason = (
+            f"{record.quantization} quantises this {widest} checkpoint while it is loaded: its "
+            "bytes don't predict what a worker holds"
+        )
+        return {"reason": reason, "stated": None, "ranking": []}
     given = int(figure * 2**30)
     try:
         counted = count(model_of(checkpoint), checkpoint)

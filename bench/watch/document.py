@@ -1,7 +1,7 @@
 """What was watched, as one JSON document: the cold-start record, and beside it what was seen.
 
 The record's fields are those of `coldload explain`. Under `watch`:
-    command, started        the command line; when, in UTC
+    command, started        the command line, its secrets hidden; when, in UTC
     outcome                 ended, interrupted, timeout or died; stopped_by: the last signal needed
     ready_seconds, ready_by since the engine was started; by its line (log) or its answer (url)
     first_token             {seconds, request_seconds, reason}, null if it wasn't asked for
@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bench.explain.record import ColdStart, Status
+from bench.explain.secrets import masked_command, without_secrets
 from bench.watch.engine import how_it_ended
 from bench.watch.makeup import KINDS, make_up
 from bench.watch.samples import Span
@@ -76,12 +77,17 @@ def exit_code(seen: Watched) -> int:
 
 
 def document(seen: Watched) -> dict[str, Any]:
-    """See the module's text. Everything in it is plain JSON."""
+    """See the module's text. Everything in it is plain JSON, and no secret that is known."""
+    found: dict[str, Any] = without_secrets(_document(seen), seen.secrets)
+    return found
+
+
+def _document(seen: Watched) -> dict[str, Any]:
     token = seen.first_token
     return {
         **record(seen).to_json(),
         "watch": {
-            "command": shlex.join(seen.command),
+            "command": shlex.join(masked_command(seen.command)),
             "started": datetime.fromtimestamp(seen.begun_at, UTC).isoformat(),
             "outcome": seen.outcome,
             "stopped_by": seen.stopped_by,

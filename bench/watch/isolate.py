@@ -6,8 +6,8 @@
     dummy   warm, with --load-format dummy
 
 The document: `runs` {name: {cache, exit_code, document}}, `left_out` {name: why},
-`differences` [{way, isolates, seconds, verdict, assumes, differences}], `files` and `bytes` of the
-checkpoint.
+`differences` [{way, isolates, seconds, doubt, verdict, assumes, differences}], `files` and `bytes`
+of the checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.explain.isolate import isolate
+from bench.explain.isolate import Way, isolate, judged, largest_difference, twins_of
 from bench.explain.record import ColdStart
 from bench.measuring.pagecache import evict, warm
 from bench.record.cachestate import ABSENT, PRESENT
@@ -137,10 +137,10 @@ def compared(
         return
     if "cold" in records:
         yield _cold_warm(records["cold"], base, runs)
-    if "eager" in records:
-        yield isolate(base, records["eager"], "eager").to_json()
-    if "dummy" in records:
-        yield isolate(base, records["dummy"], "dummy").to_json()
+    ways: tuple[Way, ...] = ("eager", "dummy")
+    others: dict[Way, ColdStart] = {way: records[way] for way in ways if way in records}
+    for way, other in others.items():
+        yield isolate(base, other, way, twins_of(way, others)).to_json()
 
 
 def _cold_warm(
@@ -148,7 +148,7 @@ def _cold_warm(
 ) -> dict[str, Any]:
     a, b = weights_of(runs["cold"]), weights_of(runs["warm"])
     states = [runs[name]["cache"]["state"] for name in ("cold", "warm")]
-    seconds = None
+    seconds = doubt = None
     if states != ["cold", "warm"]:
         verdict = (
             f"the page cache was {states[0]} and {states[1]}, not cold and warm: no difference"
@@ -156,15 +156,16 @@ def _cold_warm(
     elif a is None or b is None:
         verdict = "can't be subtracted: a run's lines don't bound its weights stage"
     else:
-        seconds = round(a - b, 3)
-        verdict = f"weights stage: {a:.2f} s - {b:.2f} s = {seconds:g} s"
-        if seconds < 0:
-            verdict += "; nothing is shown"
+        # the run without graphs has the same weights stage as the warm one
+        doubt = largest_difference(b, [weights_of(runs["eager"])] if "eager" in runs else [])
+        told = f"weights stage: {a:.2f} s - {b:.2f} s = {a - b:.2f} s"
+        seconds, doubt, verdict = judged(round(a - b, 3), doubt, told)
     unequal = isolate(base, cold, "eager").differences
     return {
         "way": "cold",
         "isolates": "reading the weights from storage",
         "seconds": seconds,
+        "doubt": doubt,
         "verdict": verdict,
         "assumes": "that the engine does the same with its weights from memory; the weights stage "
         "alone is compared, since a first start also reads the engine's libraries and may compile",

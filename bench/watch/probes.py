@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from loaders.store.address import masked
 
 _POLL = 0.1
 _TIMEOUT = 5.0
@@ -48,33 +51,36 @@ def checked(url: str) -> str:
     except ValueError:
         port_is_fine = False
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
-        raise UrlError(f"{url!r} is no address: write http://HOST:PORT/PATH")
+        raise UrlError(f"{masked(url)!r} is no address: write http://HOST:PORT/PATH")
     return url
 
 
-def poll(url: str, answered: Callable[[Answered], None], stop: threading.Event) -> None:
+def poll(
+    url: str, key: str | None, answered: Callable[[Answered], None], stop: threading.Event
+) -> None:
     """Asks every tenth of a second until the answer is 200 or `stop` is set. Errors are answers,
     too: nobody listens yet, or what listens isn't ready (503)."""
     while not stop.wait(_POLL):
         try:
-            if _status(url) == 200:
+            if _status(url, key) == 200:
                 answered(Answered(time=time.monotonic(), url=url))
                 return
         except (OSError, http.client.HTTPException):
             continue
 
 
-def _status(url: str) -> int:
+def _status(url: str, key: str | None) -> int:
     connection = _connect(urlsplit(url), _TIMEOUT)
     try:
-        connection.request("GET", _path(url))
+        connection.request("GET", _path(url), headers=_authorised(url, key))
         return connection.getresponse().status
     finally:
         connection.close()
 
 
-def first_token(url: str, body: str | None) -> FirstToken:
+def first_token(url: str, body: str | None, key: str | None = None) -> FirstToken:
     """Posts `body` to `url` (GET where there is nothing to post) and waits for the first token.
+    `key` is sent as OpenAI's interface has it, else the user and password of the address.
 
     Without a body, an address that ends in `completions` is asked for one token in a stream, as
     OpenAI's interface has it. Of a stream of events the first one with data counts, of anything
@@ -86,10 +92,11 @@ def first_token(url: str, body: str | None) -> FirstToken:
     try:
         connection = _connect(urlsplit(url), _TOKEN_TIMEOUT)
         try:
+            headers = _authorised(url, key)
             if body is None:
-                connection.request("GET", _path(url))
+                connection.request("GET", _path(url), headers=headers)
             else:
-                headers = {"Content-Type": "application/json"}
+                headers["Content-Type"] = "application/json"
                 connection.request("POST", _path(url), body.encode(), headers)
             response = connection.getresponse()
             if response.status != 200:
@@ -103,6 +110,16 @@ def first_token(url: str, body: str | None) -> FirstToken:
     if at is None:
         return FirstToken(reason=f"{url} answered 200 without any content")
     return FirstToken(time=at, seconds=at - began)
+
+
+def _authorised(url: str, key: str | None) -> dict[str, str]:
+    if key:
+        return {"Authorization": f"Bearer {key}"}
+    parts = urlsplit(url)
+    if parts.username is None:
+        return {}
+    user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
 
 
 def _request(path: str) -> dict[str, object]:

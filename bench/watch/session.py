@@ -70,6 +70,7 @@ class _Session:
             command=tuple(command),
             begun_at=self.engine.begun_at,
             reader=Reader(),
+            secrets=wishes.secrets,
             by_url=wishes.ready_url is not None,
         )
 
@@ -82,7 +83,7 @@ class _Session:
     def run(self) -> Watched:
         wishes, seen = self.wishes, self.seen
         if wishes.ready_url:
-            arguments = (wishes.ready_url, self.inbox.urgent, self.no_polling)
+            arguments = (wishes.ready_url, wishes.api_key, self.inbox.urgent, self.no_polling)
             threading.Thread(target=poll, args=arguments, daemon=True).start()
         with window_changes(self.engine.passages):
             try:
@@ -198,7 +199,7 @@ class _Session:
 
     def _ask_first_token(self, url: str) -> None:
         def ask() -> None:
-            found = first_token(url, self.wishes.first_token_body)
+            found = first_token(url, self.wishes.first_token_body, self.wishes.api_key)
             self.inbox.urgent(Token(found=found))
 
         threading.Thread(target=ask, daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,11 +20,14 @@ Outcome = Literal["ended", "interrupted", "timeout", "died"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """What the user asked for. `stdout` and `stderr` are descriptors of ours that the engine's
-    output goes to."""
+    output goes to; `api_key` is sent with what the server is asked; `secrets` are values that
+    nothing of ours may show."""
 
     ready_url: str | None = None
     first_token_url: str | None = None
     first_token_body: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    secrets: Set[str] = field(default=frozenset(), repr=False)
     until_ready: bool = False
     timeout: float | None = None
     stdout: int = 1
@@ -39,6 +43,7 @@ class Watched:
     command: tuple[str, ...]
     begun_at: float
     reader: Reader
+    secrets: Set[str] = field(default=frozenset(), repr=False)
     stages: Stages = field(default_factory=Stages)
     series: Series = field(default_factory=Series)
     by_url: bool = False

@@ -18,7 +18,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if b"refuse" in body:
-            self.send_error(400, "no tokenizer")
+            told = f"no tokenizer for who comes with {self.headers['Authorization']}".encode()
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(told)))
+            self.end_headers()
+            self.wfile.write(told)
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
