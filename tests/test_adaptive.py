@@ -69,11 +69,16 @@ def big(tmp_path: Path) -> Checkpoint:
 
 def arrange(checkpoint: Checkpoint, pattern: Pattern) -> int:
     """Brings the files into that state; bytes that are absent then."""
-    absent = 0
     for file in checkpoint.files:
         evict(file.path)
         for start, length in pattern(file.size):
             fill(file.path, start, length)
+    return absent_bytes(checkpoint)
+
+
+def absent_bytes(checkpoint: Checkpoint) -> int:
+    absent = 0
+    for file in checkpoint.files:
         descriptor = os.open(file.path, os.O_RDONLY)
         absent += max(file.size - cachestat_or_mincore(descriptor, file.size), 0)
         os.close(descriptor)
@@ -87,7 +92,7 @@ def cachestat_or_mincore(descriptor: int, size: int) -> int:
         return mincore(descriptor, 0, size)
 
 
-def assert_right(loader: Direct, checkpoint: Checkpoint) -> int:
+def assert_right(loader: Direct | Parallel, checkpoint: Checkpoint) -> int:
     """Bytes that the load fetched from storage."""
     expected = {
         spec.name: file_bytes_directly(checkpoint, spec.name) for spec in checkpoint.tensors
@@ -98,6 +103,20 @@ def assert_right(loader: Direct, checkpoint: Checkpoint) -> int:
     assert len(found) == len(expected)
     assert dict(found) == expected
     return fetched
+
+
+def undisturbed(
+    checkpoint: Checkpoint, pattern: Pattern, load: Callable[[], int]
+) -> tuple[int, int]:
+    """Bytes that were absent, and what `load` says that it fetched, of a load during which they
+    stayed absent and no more came to them: a kernel may take back pages that nobody used for a
+    moment (DAMON), and whoever needs them then has to fetch them."""
+    for _ in range(5):
+        absent = arrange(checkpoint, pattern)
+        fetched = load()
+        if abs(absent_bytes(checkpoint) - absent) <= SLACK:
+            break
+    return absent, fetched
 
 
 _bytes: dict[tuple[str, str], bytes] = {}
@@ -125,9 +144,8 @@ def test_c78_fetches_what_is_absent_and_nothing_else(
         Adaptive, "open_source", lambda self: Residents({"the method": method}).open
     )
     for threads, options in ((1, {"ring_mib": 1, "block_mib": 1}), (4, {})):
-        absent = arrange(big, pattern)
         loader = Adaptive(threads, **options)
-        fetched = assert_right(loader, big)
+        absent, fetched = undisturbed(big, pattern, lambda loader=loader: assert_right(loader, big))
         assert fetched <= absent * 1.02 + SLACK
         assert fetched >= absent * 0.98 - SLACK
         assert [note for note in loader.notes if "page cache" in note] == []
@@ -145,14 +163,10 @@ def test_c78_direct_reads_a_warm_file_again_and_adaptive_does_not(big: Checkpoin
 def test_parallel_takes_from_memory_what_is_there(share: float, big: Checkpoint) -> None:
     """Into memory that stays, in any mixture; and around the cache only what it lacks."""
     remember(big)
-    absent = arrange(big, part(share))
     loader = Parallel(3, pages="huge", block_mib=1)
-    before = device_bytes()
-    tensors = dict(loader.load(big, Stamps()))
-    assert abs(device_bytes() - before - absent) <= absent * 0.02 + SLACK
+    absent, fetched = undisturbed(big, part(share), lambda: assert_right(loader, big))
+    assert abs(fetched - absent) <= absent * 0.02 + SLACK
     assert loader.notes == []
-    for spec in big.tensors:
-        assert tensor_bytes(tensors[spec.name]) == file_bytes_directly(big, spec.name)
 
 
 def test_absent_parts_stay_out_of_the_page_cache(big: Checkpoint) -> None:
