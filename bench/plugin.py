@@ -20,6 +20,7 @@ import pytest
 from pytest_benchmark.logger import PytestBenchmarkWarning
 
 from bench import saved
+from bench.given import losses
 from bench.ground import groundwork
 from bench.ground.ready import Ground
 from bench.ground.storages import Place, Store, default_place, name_storages, staged_place
@@ -388,7 +389,9 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     if state is None or config.option.collectonly:
         return
     if state.session is not None and (state.session.run_dir / RECORDS).exists():
-        run = read_run(state.session.run_dir)
+        run = read_run(state.session.run_dir, skip_broken=True)
+        if (lost := losses(run)) is not None:
+            terminalreporter.write_line(printable(lost), yellow=True)
         if run.plan is not None:
             width = terminalreporter._tw.fullwidth if terminalreporter.isatty else None
             terminalreporter.write(render(run, width=width, colour=terminalreporter.hasmarkup))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.pictures.album import album, pictures_of
+from bench.pictures.album import KINDS, album, albums, pictures_of
 from bench.pictures.curves import MOST, Point, curve_picture
 from bench.pictures.stages import REST, parts_of
 from bench.pictures.style import DARK, Picture, file_name
@@ -224,3 +224,9 @@ def test_a_run_with_nothing_measured_has_no_picture() -> None:
 )
 def test_file_names(parts: tuple[str, ...], expected: str) -> None:
     assert file_name(*parts) == expected
+
+
+def test_who_waits_is_told_how_far_the_pictures_are() -> None:
+    told: list[tuple[int, int]] = []
+    albums([several(), several()], lambda done, total: told.append((done, total)))
+    assert told == [(number, 2 * KINDS + 1) for number in range(1, 2 * KINDS + 2)]

@@ -65,7 +65,7 @@ def changed(**fields: Any) -> str:
         (changed(status="fine"), "status: expected one of ok, failed, skipped, found 'fine'"),
         (changed(bytes=-1), "bytes: expected a whole number from 0 on, found -1"),
         (changed(bytes=10**30), "bytes: expected a whole number from 0 on, found a number beyond"),
-        (changed(ownership="mine"), "ownership: expected one of mapped, borrowed, owned, device"),
+        (changed(ownership=""), "ownership: expected a name, found ''"),
         ("\udcff", "no JSON: invalid start byte at byte 0"),
     ],
 )

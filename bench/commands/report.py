@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
+from bench.console import steps_bar
 from bench.given import Given, losses, read_given
 from bench.page.render import html, markdown, picture_file
-from bench.page.sections import sections
+from bench.page.sections import Section, sections
 from bench.pictures.album import Album
 from bench.record.records import RECORDS, RecordsError, measured
 from loaders.checkpoint.text import count, printable
@@ -58,8 +58,10 @@ def command(
             where = empty[0].run.path
             _fail(ctx, as_json, 3, f"{where}: nothing was measured; coldload runs says why")
             return
-        with Console(stderr=True).status("drawing the pictures: a few seconds for each run"):
-            written = _write(given, target, Path(pictures) if pictures is not None else None)
+        with steps_bar("drawing the pictures") as progress:
+            found, across = sections([one.run for one in given], progress)
+        folder = Path(pictures) if pictures is not None else None
+        written = _write(given, found, across, target, folder)
     except RecordsError as error:
         _fail(ctx, as_json, 2, str(error))
         return
@@ -97,8 +99,13 @@ def _refuse_address(text: str) -> None:
         raise RecordsError(f"{masked(text)}: expected a place on this host, found an address")
 
 
-def _write(given: list[Given], target: Path | None, folder: Path | None) -> dict[str, Any]:
-    found, across = sections([one.run for one in given])
+def _write(
+    given: list[Given],
+    found: list[Section],
+    across: Album,
+    target: Path | None,
+    folder: Path | None,
+) -> dict[str, Any]:
     drawn = [picture for one in found for picture in one.pictures] + across
     files: list[str] = []
     if target is not None and target.suffix.lower() == ".md":

@@ -13,6 +13,7 @@ from bench.page.facts import Facts, host_facts, method_facts
 from bench.page.tables import Table, tables
 from bench.page.terminal import headline
 from bench.pictures.album import Album, albums
+from bench.progress import Progress
 from bench.record.records import Run
 from bench.record.summary import rows
 from bench.words.answer import Answer, answer
@@ -56,9 +57,12 @@ class Section:
 UNTOLD = Answer(headline="The answer couldn't be told: see the notes", lead=(), tiles=())
 
 
-def sections(runs: Sequence[Run]) -> tuple[list[Section], Album]:
-    """A section for each run, and the pictures that need several."""
-    each, across, lost = albums(runs)
+def sections(
+    runs: Sequence[Run], progress: Progress = lambda done, total: None
+) -> tuple[list[Section], Album]:
+    """A section for each run, and the pictures that need several. `progress` is told of kinds of
+    pictures drawn, which is what takes time."""
+    each, across, lost = albums(runs, progress)
     found = [_section(*one) for one in zip(runs, each, lost, strict=True)]
     return found, across
 

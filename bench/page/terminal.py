@@ -240,7 +240,7 @@ def _title(run: Run, group: Group) -> str:
     }
     where = group.storage or "memory"
     state = cache.get(group.cache) or f"{group.cache} of the files in the page cache"
-    return f"{where}, {state} -> {memory[group.ownership]} ({group.ownership})"
+    return f"{where}, {state} -> {memory.get(group.ownership, 'elsewhere')} ({group.ownership})"
 
 
 def _table(

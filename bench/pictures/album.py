@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from statistics import median
 
 from bench.pictures.curves import Point, curve_picture
@@ -11,6 +12,7 @@ from bench.pictures.pairs import Pair, pairs_picture
 from bench.pictures.rate import rate_picture
 from bench.pictures.stages import stages_picture
 from bench.pictures.style import BLUE, ORANGE, Picture, file_name
+from bench.progress import Progress
 from bench.record.records import Run, Sample, measured
 from bench.record.summary import (
     Group,
@@ -30,18 +32,26 @@ from bench.words.parts import told
 Album = list[Picture]
 
 
-def albums(runs: Sequence[Run]) -> tuple[list[Album], Album, list[list[str]]]:
+def albums(
+    runs: Sequence[Run], progress: Progress = lambda done, total: None
+) -> tuple[list[Album], Album, list[list[str]]]:
     """The pictures of each run, what matters most first; those that need several runs; and for each
-    run the kinds that couldn't be drawn, with why. Names are unique over all of them."""
+    run the kinds that couldn't be drawn, with why. Names are unique over all of them. `progress` is
+    told of kinds drawn."""
+    done = count(1)
+
+    def after_each() -> None:
+        progress(next(done), KINDS * len(runs) + 1)
+
     taken: Counter[str] = Counter()
     each, every_lost = [], []
     for number, run in enumerate(runs, start=1):
         prefix = f"run{number}-" if len(runs) > 1 else ""
         lost: list[str] = []
-        found = [_renamed(one, f"{prefix}{one.name}") for one in pictures_of(run, lost)]
+        found = [_renamed(one, f"{prefix}{one.name}") for one in pictures_of(run, lost, after_each)]
         each.append([_unique(one, taken) for one in found])
         every_lost.append(lost)
-    across = told((("the pictures across runs", lambda: _sizes(runs)),), every_lost[-1])
+    across = told((("the pictures across runs", lambda: _sizes(runs)),), every_lost[-1], after_each)
     return each, [_unique(one, taken) for one in across], every_lost
 
 
@@ -65,9 +75,12 @@ def _renamed(picture: Picture, name: str) -> Picture:
     return Picture(name=name, title=picture.title, text=picture.text, svg=svg)
 
 
-def pictures_of(run: Run, lost: list[str]) -> Album:
+KINDS = 6
+
+
+def pictures_of(run: Run, lost: list[str], after_each: Callable[[], None] = lambda: None) -> Album:
     """The pictures of one run: rates, stages, cold against warm, ranks, curves. Kinds that can't
-    be drawn are named in `lost`."""
+    be drawn are named in `lost`; `after_each` is called KINDS times."""
     made = {phase: rows(run, phase) for phase in phases_of(run)}
     reading = made.get("disk_to_host", [])
     found = told(
@@ -83,6 +96,7 @@ def pictures_of(run: Run, lost: list[str]) -> Album:
             ("the curves by residency", lambda: _residency(run)),
         ),
         lost,
+        after_each,
     )
     return [picture for picture in found if picture is not None]
 

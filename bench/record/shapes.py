@@ -192,7 +192,7 @@ SAMPLE_1 = Fields(
         **dict.fromkeys(
             ("peak_rss_bytes", "rss_before_bytes", "rss_anon_bytes", "rss_file_bytes"), COUNT
         ),
-        "ownership": _one_of("mapped", "borrowed", "owned", "device"),
+        "ownership": NAME,
         "verified": FLAG,
         "company": Fields({"disk": TEXT, **dict.fromkeys(COMPANY_1, NUMBER)}),
         "details": Each(ANY),

@@ -10,7 +10,9 @@ Parts = Iterable[tuple[str, Callable[[], Iterable[T]]]]
 """What each part is called, and what tells it."""
 
 
-def told(parts: Parts[T], lost: list[str]) -> list[T]:
+def told(
+    parts: Parts[T], lost: list[str], after_each: Callable[[], None] = lambda: None
+) -> list[T]:
     """What all parts tell, in their order. One that raises is named in `lost`, with why: records
     may hold what nobody thought of, and the other parts are none the worse for it."""
     said: list[T] = []
@@ -22,4 +24,5 @@ def told(parts: Parts[T], lost: list[str]) -> list[T]:
                 f"{name} couldn't be told from these records ({type(error).__name__}: {error}); "
                 f"the rest stands. It is a fault of coldload: report it with the records."
             )
+        after_each()
     return said
