@@ -10,13 +10,17 @@ from loaders.checkpoint.listing import natural
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.checkpoint.names import rank_of
 from loaders.contract import Loader, Stamp
+from loaders.io.errors import LoadError
 from loaders.registry import register
 from loaders.safetensors_mmap import map_tensors
+from loaders.snapshot.card import NAME, read_card, unlike
+from loaders.snapshot.engine_state import can_be_sharded
+from loaders.snapshot.format import HeaderError
 
 
 @register
 class ShardedState(Loader):
-    """What vLLM 0.33 does with `--load-format sharded_state`: each rank maps its own files,
+    """What vLLM 0.32 does with `--load-format sharded_state`: each rank maps its own files,
     `model-rank-<rank>-part-<part>.safetensors`, and copies views of them into its parameters. They
     are ordinary safetensors, so that `direct` and the others read them as well."""
 
@@ -27,14 +31,22 @@ class ShardedState(Loader):
     requires = ("safetensors",)
 
     def refuses(self, checkpoint: Checkpoint) -> str | None:
+        """Files of other names, or by the card beside them of another rank, or not all of them."""
         strangers = [file.name for file in checkpoint.files if rank_of(file.name) is None]
-        if not strangers:
-            return None
-        first = min(strangers, key=natural)
-        return (
-            f"expected model-rank-<rank>-part-<part>.safetensors, found {first}; "
-            "`coldload snapshot --format sharded-state` makes such files"
-        )
+        if strangers:
+            first = min(strangers, key=natural)
+            wanted = f"expected model-rank-<rank>-part-<part>.safetensors, found {first}"
+            if not can_be_sharded(checkpoint):
+                return wanted
+            return f"{wanted}; `coldload snapshot --format sharded-state` makes such files"
+        try:
+            card = read_card(checkpoint.root)
+        except (HeaderError, OSError) as error:
+            return f"{NAME}: {error}; delete it, or make the files again"
+        return unlike(checkpoint, card) if card is not None else None
 
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
+        reason = self.refuses(checkpoint)
+        if reason is not None:
+            raise LoadError(f"{checkpoint.origin}: {reason}")
         return map_tensors(checkpoint, stamp)

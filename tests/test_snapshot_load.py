@@ -91,20 +91,6 @@ def test_cut_off_since_it_was_examined(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "s")
 
 
-def test_sharded_state_is_loaded_by_its_loader_and_by_others(tmp_path: Path) -> None:
-    source = model(tmp_path / "m")
-    snapshot(source, tmp_path / "s", 2, form="sharded-state", part_bytes=200_000)
-    for rank in (0, 1):
-        path = tmp_path / "s" / f"model-rank-{rank}-part-0.safetensors"
-        expected = assembled(source, Degrees(tp=2), rank)
-        for name in ("sharded-state", "direct", "safetensors-mmap"):
-            assert same(loaded(name, path), expected)
-        assert get("sharded-state")(1).refuses(open_checkpoint(path)) is None
-    reason = get("sharded-state")(1).refuses(source)
-    assert reason is not None
-    assert "model-00001-of-00002.safetensors" in reason
-
-
 def test_a_flipped_bit_is_refused_before_any_timing(tmp_path: Path) -> None:
     made = snapshot(model(tmp_path / "m"), tmp_path / "s")
     prepare(made.folder, tmp_path, "sound")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny_snapshot import assembled, held, model, same, snapshot
 from tiny_synth import make, names_in
 
@@ -117,27 +116,6 @@ def test_the_layout_of_an_npu_can_be_undone(tmp_path: Path) -> None:
     facts = open_checkpoint(tmp_path / "nz").facts
     assert facts is not None
     assert (facts["processing"], facts["device_layout"]) == ("post", "nz")
-
-
-@pytest.mark.parametrize(("pp", "part_bytes"), [(1, 5 << 30), (1, 100_000), (2, 100_000)])
-def test_sharded_state_has_the_engines_names(pp: int, part_bytes: int, tmp_path: Path) -> None:
-    source = model(tmp_path / "m", "llama-3.1-8b")
-    snapshot(source, tmp_path / "s", 2, pp=pp, form="sharded-state", part_bytes=part_bytes)
-    for rank in range(2 * pp):
-        stem = f"model-rank-{rank}" if pp == 1 else f"model-pp-{rank // 2}-tp-{rank % 2}"
-        parts = sorted((tmp_path / "s").glob(f"{stem}-part-*.safetensors"))
-        assert [path.name for path in parts] == sorted(
-            f"{stem}-part-{number}.safetensors" for number in range(len(parts))
-        )
-        assert (len(parts) > 1) == (part_bytes < 1 << 30)
-        found: dict[str, torch.Tensor] = {}
-        for path in parts:
-            found |= load_file(path)
-        assert same(found, assembled(source, Degrees(tp=2, pp=pp), rank))
-        # any of its parts stands for the rank, and no other rank's are read with it
-        checkpoint = open_checkpoint(parts[-1])
-        assert {file.name for file in checkpoint.files} == {path.name for path in parts}
-        assert {spec.name for spec in checkpoint.tensors} == set(found)
 
 
 def test_one_rank_alone(tmp_path: Path) -> None:

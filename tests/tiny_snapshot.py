@@ -85,3 +85,12 @@ def same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
         and raw(found[name]) == raw(tensor)
         for name, tensor in expected.items()
     )
+
+
+def flip(path: Path, at: int) -> None:
+    """Changes one bit of the byte at that offset; once more, and it is as it was."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))

@@ -67,13 +67,14 @@ _MOST_IGNORED = 20
     is_flag=True,
     help="Read every file whole and compare it with the checksum it was downloaded under.",
 )
-@click.option("--verify", is_flag=True, help="Read every byte of a snapshot and compare it.")
+@click.option("--verify", is_flag=True, help="Read a snapshot whole and compare it.")
 @click.option(
     "--source", metavar="MODEL", help="What a snapshot must have been made from; it is read whole."
 )
 @click.option("--tp", type=click.IntRange(1), help="The degree that a snapshot must be for.")
 @click.option("--pp", type=click.IntRange(1), help="The same for pipeline stages.")
 @click.option("--ep", type=click.IntRange(1), help="The same for expert parallelism.")
+@click.option("--rank", type=click.IntRange(0), help="The rank that a snapshot must be of.")
 def command(
     path: str,
     as_json: bool,

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +16,8 @@ import torch
 
 from bench.measuring.cores import effective_cores
 from bench.progress import Progress
-from bench.snapshot.sharded import PART, parts_of, write_card, write_parts
-from bench.synth.place import new_folder
+from bench.snapshot.sharded import PART, parts_of, write_parts
+from bench.synth.place import new_folder, write_json
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.checkpoint.text import listed, shown
 from loaders.quantise.layout import Name
@@ -26,7 +27,9 @@ from loaders.slicing.complete import missing
 from loaders.slicing.model import Model, model_of
 from loaders.slicing.placement import check_degrees
 from loaders.slicing.plan import Degrees
+from loaders.snapshot.card import NAME, Card, to_json
 from loaders.snapshot.digests import digests, source_of
+from loaders.snapshot.engine_state import cache_scales, engine_name, why_not
 from loaders.snapshot.errors import StateError
 from loaders.snapshot.fill import Quantisers, fill
 from loaders.snapshot.format import Header, Layout, Made, Source, file_name
@@ -88,9 +91,9 @@ def make_snapshot(
     be read, QuantiseError, NotAsWrittenError.
     """
     began = time.monotonic()
-    model = _planned(checkpoint)
+    model = _planned(checkpoint, request)
     ranks = _ranks(model, request)
-    every = {rank: _steps(model, request, rank) for rank in ranks}
+    every = {rank: _state(model, request, rank) for rank in ranks}
     blank = source_of(checkpoint, name, {})  # its content isn't known yet, only how long that is
     outlines = {rank: _outline(request, rank, every[rank], blank) for rank in ranks}
     kept_bytes = sum(header.nbytes for header, _ in outlines.values())
@@ -106,16 +109,22 @@ def make_snapshot(
         config = Path(checkpoint.root) / "config.json"
         if config.is_file():
             shutil.copyfile(config, folder / "config.json")
+        written: dict[int, dict[str, str]] = {}
         for rank in ranks:
             header, first = outlines[rank]
             made = replace(header.made, seconds=digest_seconds)
             header = replace(header, source=source, made=made)
-            tensors = fill(
-                checkpoint, every[rank], quantisers, threads=threads, batch_bytes=batch_bytes
+            filled = fill(
+                checkpoint, every[rank].steps, quantisers, threads=threads, batch_bytes=batch_bytes
             )
-            _write(folder, request, header, first, tensors, threads, done)
+            tensors = every[rank].named(filled)
+            written[rank] = _write(folder, request, header, first, tensors, threads, done)
         if request.form == "sharded-state":
-            write_card(folder, [replace(h, source=source) for h, _ in outlines.values()])
+            took = round(time.monotonic() - began, 3)
+            layout = replace(header.layout, rank=0)
+            made = replace(made, seconds=took)
+            header = replace(header, layout=layout, made=made, parameters=())
+            write_json(folder / NAME, to_json(Card(header=header, ranks=written)))
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     return Snapshot(
         folder=Path(dest).resolve(),
@@ -140,7 +149,7 @@ class _Done:
         self._progress(self._done, self._total)
 
 
-def _planned(checkpoint: Checkpoint) -> Model:
+def _planned(checkpoint: Checkpoint, request: Request) -> Model:
     origin = shown(checkpoint.origin)
     if checkpoint.format == "snapshot":
         raise StateError(f"{origin}: it is a snapshot already; give the checkpoint it was made of")
@@ -153,6 +162,17 @@ def _planned(checkpoint: Checkpoint) -> Model:
     lacking = missing(model)
     if lacking:
         raise StateError(f"{origin}: a state of it would have holes: {'; '.join(lacking)}")
+    if request.form == "sharded-state":
+        reason = why_not(model)
+        if request.quantise or request.layout:
+            reason = (
+                "the engine processes weights once more after it has read a sharded state, which "
+                "spoils quantised or laid out ones; leave out --quantise and --layout"
+            )
+        if reason is not None:
+            raise StateError(
+                f"{origin}: no sharded state: {reason}; `--format snapshot` has no such limit"
+            )
     return model
 
 
@@ -165,15 +185,38 @@ def _ranks(model: Model, request: Request) -> Sequence[int]:
     return request.ranks or range(world)
 
 
-def _steps(model: Model, request: Request, rank: int) -> tuple[Step, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What is made of a rank's plan: steps, what is kept of them under its name in the file, and
+    what no tensor of the source has."""
+
+    steps: tuple[Step, ...]
+    kept: tuple[Kept, ...]
+    more: tuple[tuple[Kept, torch.Tensor], ...] = ()
+
+    @property
+    def every(self) -> tuple[Kept, ...]:
+        return (*self.kept, *(kept for kept, _ in self.more))
+
+    def named(
+        self, filled: Iterator[tuple[Kept, torch.Tensor]]
+    ) -> Iterator[tuple[Kept, torch.Tensor]]:
+        tensors = (tensor for _, tensor in filled)
+        return chain(zip(self.kept, tensors, strict=True), self.more)
+
+
+def _state(model: Model, request: Request, rank: int) -> _State:
     plan = plan_rank(model, request.degrees, rank)
     wanted = scheme(request.quantise) if request.quantise else None
-    return steps(plan.parameters, wanted, request.layout)
+    every = steps(plan.parameters, wanted, request.layout)
+    kept = tuple(kept for step in every for kept in step.kept)
+    if request.form == "snapshot":
+        return _State(steps=every, kept=kept)
+    named = tuple(replace(one, name=engine_name(one.name, model, plan)) for one in kept)
+    return _State(steps=every, kept=named, more=tuple(cache_scales(plan)))
 
 
-def _outline(
-    request: Request, rank: int, every: Sequence[Step], source: Source
-) -> tuple[Header, int]:
+def _outline(request: Request, rank: int, state: _State, source: Source) -> tuple[Header, int]:
     """The header without what is known only while writing, and where the data begins."""
     degrees = request.degrees
     processed = request.quantise is not None or request.layout is not None
@@ -187,7 +230,7 @@ def _outline(
             coldload=importlib.metadata.version("coldload"), torch=torch.__version__, seconds=0.0
         ),
     )
-    return outlined(blank, (kept for step in every for kept in step.kept))
+    return outlined(blank, state.every)
 
 
 def _write(
@@ -198,10 +241,11 @@ def _write(
     tensors: Iterator[tuple[Kept, torch.Tensor]],
     threads: int,
     done: _Done,
-) -> None:
+) -> dict[str, str]:
+    """The digests of what was written, by name."""
     if request.form == "snapshot":
         path = folder / file_name(header.layout)
-        write(path, header, first, tensors, threads=threads, on_bytes=done)
-        return
+        header = write(path, header, first, tensors, threads=threads, on_bytes=done)
+        return {entry.name: entry.xxh3 for entry in header.parameters}
     parts = parts_of(header.parameters, request.part_bytes)
-    write_parts(folder, header.layout, parts, tensors, threads=threads, on_bytes=done)
+    return write_parts(folder, header.layout, parts, tensors, threads=threads, on_bytes=done)

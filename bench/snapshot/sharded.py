@@ -1,5 +1,5 @@
 """The same state in the engines' own files: `model-rank-<rank>-part-<part>.safetensors`, with
-pipeline stages `model-pp-<pp>-tp-<tp>-part-<part>.safetensors` (vLLM 0.33, ShardedStateLoader)."""
+pipeline stages `model-pp-<pp>-tp-<tp>-part-<part>.safetensors` (vLLM 0.32, ShardedStateLoader)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from pathlib import Path
 import torch
 import xxhash
 
-from bench.ground.leftovers import MADE
 from bench.quantize.plan import Stored
 from bench.quantize.shard import ShardWriter
-from bench.synth.place import write_json
 from loaders.checkpoint.read import open_checkpoint
 from loaders.checkpoint.text import listed
 from loaders.slicing.execute import raw
 from loaders.snapshot.digests import digests
 from loaders.snapshot.errors import NotAsWrittenError
-from loaders.snapshot.format import Entry, Header, Layout
+from loaders.snapshot.format import Entry, Layout
 from loaders.snapshot.state import Kept
 
 PART = 5 << 30
@@ -53,9 +51,9 @@ def write_parts(
     *,
     threads: int,
     on_bytes: Callable[[int], None],
-) -> None:
-    """Writes one rank's parts from its tensors in the same order, syncs and reads them back.
-    OSError, NotAsWrittenError."""
+) -> dict[str, str]:
+    """Writes one rank's parts from its tensors in the same order, syncs and reads them back; the
+    digests of their tensors by name. OSError, NotAsWrittenError."""
     written: dict[str, str] = {}
     for number, part in enumerate(parts):
         stored = [Stored(name=one.name, dtype=one.dtype, shape=one.shape) for one in part]
@@ -72,14 +70,4 @@ def write_parts(
     wrong = [name for name, digest in written.items() if found.get(name) != digest]
     if wrong or found.keys() != written.keys():
         raise NotAsWrittenError(f"{first}: read back, these aren't as written: {listed(wrong)}")
-
-
-def write_card(folder: Path, headers: Sequence[Header]) -> None:
-    """`coldload.json`: what the files themselves have no place for, as a snapshot's header has
-    it."""
-    facts = headers[0].facts()
-    layout = facts.pop("layout")
-    del layout["rank"], facts["made"]["seconds"]
-    ranks = [header.layout.rank for header in headers]
-    made_by = {"made_by": "coldload snapshot", "format": "sharded-state"}
-    write_json(folder / MADE, {**made_by, "layout": layout, "ranks": ranks, **facts})
+    return written

@@ -9,15 +9,14 @@ mixed-snapshots, no-tensors; ranks-missing is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
-from loaders.checkpoint import strict_json
 from loaders.checkpoint.listing import Item
 from loaders.checkpoint.manifest import Checkpoint, Ignored, Problem, TensorSpec
 from loaders.checkpoint.regular import opened, read_at
-from loaders.checkpoint.strict_json import StrictJsonError
 from loaders.checkpoint.text import listed, shown
 from loaders.snapshot.format import (
     HEAD,
@@ -26,11 +25,12 @@ from loaders.snapshot.format import (
     HeaderError,
     Layout,
     file_name,
-    head_of,
-    parsed,
+    up,
 )
+from loaders.snapshot.parse import head_of, parsed
 
 AGAIN = "make it again with `coldload snapshot`"
+_NAMED = 5
 
 
 def read_header(path: str) -> Header:
@@ -38,11 +38,7 @@ def read_header(path: str) -> Header:
     with opened(path) as (fd, size):
         length, check = head_of(read_at(fd, 0, HEAD.size), size)
         text = read_at(fd, HEAD.size, length)
-    try:
-        value = strict_json.loads(text)
-    except StrictJsonError as error:
-        raise HeaderError("corrupt-header", f"its header isn't what was written: {error}") from None
-    return parsed(text, check, value, size)
+    return parsed(text, check, size)
 
 
 def read_snapshots(
@@ -109,9 +105,13 @@ def _together(headers: Sequence[tuple[Item, Header]]) -> list[Problem]:
             problems.append(_problem("mixed-snapshots", text, item.name))
     there = {header.layout.rank for _, header in headers}
     if headers and len(headers) > 1 and not problems:
-        lacking = [rank for rank in range(headers[0][1].layout.world) if rank not in there]
-        if lacking:
-            text = f"of {headers[0][1].layout.world} ranks these aren't here: {listed(lacking)}"
+        world = headers[0][1].layout.world
+        # A header may claim any number of ranks: only the first ones that lack are looked for.
+        first = list(islice((rank for rank in range(world) if rank not in there), _NAMED))
+        if first:
+            more = world - len(there) - len(first)
+            text = f"of {world} ranks these aren't here: {listed(first, _NAMED)}"
+            text += f" and {more} more" if more else ""
             problems.append(Problem(code="ranks-missing", message=text, severity="warning"))
     return problems
 
@@ -128,21 +128,40 @@ def _common(first: Header, other: Header) -> str | None:
     return None
 
 
-def wrong_checksums(checkpoint: Checkpoint, digests: dict[str, str]) -> list[Problem]:
-    """Parameters of a snapshot's manifest whose bytes (xxh3-128, by name) aren't those that were
-    written. HeaderError, OSError where the header can't be read again."""
+def wrong_checksums(checkpoint: Checkpoint, digests: Mapping[str, str]) -> list[Problem]:
+    """What in a snapshot's manifest isn't as it was written: parameters by their bytes (xxh3-128,
+    by name), and the zeros between them, which are read here. HeaderError, OSError where the file
+    can't be read again."""
     (file,) = checkpoint.files
+    header = read_header(file.path)
     return [
-        Problem(
-            code="checksum-mismatch",
-            file=file.name,
-            tensor=entry.name,
-            message=f"{shown(file.name)}: {shown(entry.name)}: its bytes aren't those that were "
-            f"written (xxh3 {entry.xxh3} expected, {digests.get(entry.name)} found); {AGAIN}",
-        )
-        for entry in read_header(file.path).parameters
-        if digests.get(entry.name) != entry.xxh3
+        *(
+            checksum_mismatch(file.name, entry.name, entry.xxh3, digests.get(entry.name))
+            for entry in header.parameters
+            if digests.get(entry.name) != entry.xxh3
+        ),
+        *_padding_changed(file.path, file.name, header),
     ]
+
+
+def checksum_mismatch(file: str, tensor: str, expected: str, found: str | None) -> Problem:
+    """A parameter whose bytes aren't those that were written, by their xxh3-128."""
+    return Problem(
+        code="checksum-mismatch",
+        file=file,
+        tensor=tensor,
+        message=f"{shown(file)}: {shown(tensor)}: its bytes aren't those that were written (xxh3 "
+        f"{expected} expected, {found} found); {AGAIN}",
+    )
+
+
+def _padding_changed(path: str, file: str, header: Header) -> Iterator[Problem]:
+    with opened(path) as (fd, _):
+        for entry in header.parameters:
+            end = entry.offset + entry.nbytes
+            if read_at(fd, end, up(end) - end).strip(b"\0"):
+                text = f"the zeros behind {shown(entry.name)} aren't what was written"
+                yield _problem("checksum-mismatch", f"{text}; {AGAIN}", file)
 
 
 def other_layout(facts: Mapping[str, Any], asked: Mapping[str, int]) -> str | None:

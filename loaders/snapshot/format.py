@@ -3,14 +3,14 @@
     0     8   magic "COLDSNAP"; written last, so that a file without it was never finished
     8     4   u32 version of this format, 1
     12    4   zero
-    16    8   u64 bytes of the JSON text (spaces at its end fill the room that was kept for it)
+    16    8   u64 bytes of the JSON text; spaces at its end fill it up to a multiple of 4096
     24    8   u64 xxh3-64 of that text
     32    8   u64 bytes of the whole file, a multiple of 4096
-    40        the JSON text, then zeros up to a multiple of 4096, then the parameters
+    40        the JSON text, then the parameters
 
-Numbers are little-endian. Each parameter begins at a multiple of 4096 and is contiguous, in the
-order in which the source holds it, so that direct reads of whole blocks bring nothing else and land
-where the tensor lies. The JSON object:
+Numbers are little-endian. Each parameter begins at the first multiple of 4096 behind the one before
+it, zeros between, and is contiguous, in the order in which the source holds it, so that direct
+reads of whole blocks bring nothing else and land where the tensor lies. The JSON object:
 
     layout        {tp, pp, ep, rank}: the rank, and of how many (tp x pp ranks; ep is 1 or tp)
     processing    "pre": as an engine holds parameters before its process_weights_after_loading;
@@ -32,23 +32,20 @@ A folder holds one file a rank, `rank-<rank>-of-<ranks>.snapshot`, and the sourc
 from __future__ import annotations
 
 import json
-import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import xxhash
-
-from loaders.checkpoint.dtypes import BY_NAME
 
 MAGIC: Final = b"COLDSNAP"
 VERSION: Final = 1
 ALIGN: Final = 4096
 SUFFIX: Final = ".snapshot"
 DEVICE_LAYOUTS: Final = ("plain", "transpose", "nz")
-HEAD: Final = struct.Struct("<8sI4xQQQ")
-MAX_TEXT: Final = 256 << 20
+HEAD: Final = struct.Struct("<8sIIQQQ")
+MAX_TEXT: Final = 64 << 20
 _NO_DIGEST: Final = "0" * 32
 _SLACK: Final = 64
 """Bytes kept for what is known only at the end: the seconds that making it took."""
@@ -172,7 +169,7 @@ def to_bytes(header: Header, first: int) -> bytes:
         raise ValueError(f"a header of {HEAD.size + len(text)} bytes, room for {first}")
     text += b" " * (first - HEAD.size - len(text))
     check = xxhash.xxh3_64_intdigest(text)
-    return HEAD.pack(MAGIC, VERSION, len(text), check, header.size) + text
+    return HEAD.pack(MAGIC, VERSION, 0, len(text), check, header.size) + text
 
 
 def _as_json(entry: Entry, **changed: object) -> dict[str, object]:
@@ -182,84 +179,3 @@ def _as_json(entry: Entry, **changed: object) -> dict[str, object]:
 def _text(header: Header, entries: list[dict[str, object]]) -> bytes:
     value = {**header.facts(), "parameters": entries}
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def head_of(head: bytes, size: int) -> tuple[int, int]:
-    """From a file's first HEAD.size bytes and its size: (bytes of the JSON text, its checksum).
-    HeaderError for what isn't a finished snapshot of this version, or has another size."""
-    if not head.strip(b"\0"):
-        raise HeaderError("half-written", "its header was never written: making it didn't end")
-    if not head.startswith(MAGIC):
-        raise HeaderError("not-weights", f"no snapshot (first bytes {head[:8].hex(' ')})")
-    if len(head) < HEAD.size:
-        raise HeaderError("half-written", f"{size:,} bytes, its header alone has {HEAD.size}")
-    _, version, length, check, expected = HEAD.unpack(head)
-    if version != VERSION:
-        raise HeaderError(
-            "other-version", f"a snapshot of version {version}; this coldload reads {VERSION}"
-        )
-    if size != expected:
-        how = "half-written" if size < expected else "size-mismatch"
-        raise HeaderError(how, f"expected {expected:,} bytes, found {size:,}")
-    if not 0 < length <= min(MAX_TEXT, size - HEAD.size):
-        raise HeaderError("corrupt-header", f"a header of {length:,} bytes in {size:,}")
-    return length, check
-
-
-def parsed(text: bytes, check: int, value: Any, size: int) -> Header:
-    """The header in its JSON text, of which `value` is the parsed form. HeaderError where it isn't
-    what was written, or contradicts itself."""
-    if xxhash.xxh3_64_intdigest(text) != check:
-        raise HeaderError("corrupt-header", "its header isn't what was written (checksum)")
-    try:
-        header = Header(
-            layout=Layout(**value["layout"]),
-            processing=value["processing"],
-            device_layout=value["device_layout"],
-            quantisation=value["quantisation"],
-            source=Source(**value["source"]),
-            made=Made(**value["made"]),
-            parameters=tuple(_entry(one) for one in value["parameters"]),
-            size=size,
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        said = f"{type(error).__name__}: {error}"
-        raise HeaderError("corrupt-header", f"its header lacks what it must say ({said})") from None
-    _check(header)
-    return header
-
-
-def _entry(value: Mapping[str, Any]) -> Entry:
-    of = value["of"]
-    return Entry(
-        name=str(value["name"]),
-        dtype=str(value["dtype"]),
-        shape=tuple(map(int, value["shape"])),
-        offset=int(value["offset"]),
-        nbytes=int(value["nbytes"]),
-        xxh3=str(value["xxh3"]),
-        of=tuple(map(int, of)) if of is not None else None,
-    )
-
-
-def _check(header: Header) -> None:
-    layout = header.layout
-    if min(layout.tp, layout.pp) < 1 or not 0 <= layout.rank < layout.world:
-        text = f"its header says rank {layout.rank} of {layout.world}"
-        raise HeaderError("corrupt-header", text)
-    names: set[str] = set()
-    end = HEAD.size
-    for entry in header.parameters:
-        row = BY_NAME.get(entry.dtype)
-        if row is None or row.itemsize is None:
-            raise HeaderError("unsupported-dtype", f"{entry.name}: unknown dtype {entry.dtype!r}")
-        if entry.nbytes != math.prod(entry.shape) * row.itemsize:
-            what = f"{entry.name}: {entry.dtype} {list(entry.shape)}"
-            raise HeaderError("corrupt-header", f"{what} isn't {entry.nbytes} bytes")
-        if entry.name in names or entry.offset < end or entry.offset % ALIGN:
-            what = f"{entry.name} at {entry.offset} stands twice, overlaps or isn't aligned"
-            raise HeaderError("corrupt-header", what)
-        names.add(entry.name)
-        end = entry.offset + entry.nbytes
-    if end > header.size:
-        raise HeaderError("corrupt-header", f"parameters end at {end:,} of {header.size:,} bytes")
