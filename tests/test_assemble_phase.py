@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from test_phases import Runner
-from tiny_assembly import planned, written
+from tiny_assembly import CONFIG, HIDDEN, VOCAB, planned, shapes, written
+from tiny_plans import latent
 
 from bench.ground.prepare import prepare
 from bench.phases import parameters
 from bench.phases.assemble import ASSEMBLE, measure
 from bench.phases.contract import Asked
-from bench.record.records import CacheRecord, Run, Sample, Seconds, StorageRecord
 from bench.settings import parse_settings
-from bench.words.assembly_seen import assembled
 from loaders.assembly import stock as stock_module
 from loaders.checkpoint.read import open_checkpoint
 
@@ -27,24 +30,41 @@ def asked(**given: Any) -> Asked:
 
 
 def into_parameters(**given: Any) -> list[Any]:
-    return [one for one in ASSEMBLE.cases(asked(**given)) if one.options["into"] == "parameters"]
+    """Also what is read for parameters and no further."""
+    return [one for one in ASSEMBLE.cases(asked(**given)) if one.options["into"] != "tensors"]
+
+
+def loaders_of(**given: Any) -> set[str | None]:
+    return {one.options.get("by") for one in into_parameters(**given)}
 
 
 def test_every_way_cold_and_warm_whole_unless_tp_is_given() -> None:
     cases = into_parameters()
     assert {one.layout for one in cases} == {"tp1"}
     assert {one.cache for one in cases} == {"cold", "warm"}
-    assert {one.loader for one in cases} == {"stock", "overlapped", "staged"}
-    assert {one.options.get("by") for one in cases} == {None, *parameters.STAGED}
+    for name in parameters.STAGED:
+        ways = {one.loader for one in cases if one.options.get("by") == name}
+        assert ways == {"read-alone", "staged", "overlapped"}
+    own = {one.loader for one in cases if not {"by", "part"} & one.options.keys()}
+    assert own == {"stock", "read-alone", "overlapped"}
+    assert loaders_of() == {None, *parameters.STAGED}
     assert {one.layout for one in into_parameters(tp="8")} == {"tp8"}
     assert {one.layout for one in into_parameters(tp="4", ep=True)} == {"tp4-ep"}
     assert {one.cache for one in into_parameters(cache="warm,50%")} == {"warm"}
 
 
 def test_full_stages_every_loader_of_the_format() -> None:
-    names = {one.options.get("by") for one in into_parameters(full=True)}
+    names = loaders_of(full=True)
     assert names > {None, *parameters.STAGED}
     assert "dummy" not in names
+
+
+def test_named_loaders_take_the_place_of_the_usual_ones_with_their_options() -> None:
+    named = ["parallel:pages=huge,readers=2", "direct", "direct", "pt:mmap=true"]
+    given = {"parallel:pages=huge,readers=2", "direct", "pt:mmap=true"}
+    assert loaders_of(loader=named) == {None, *given}
+    made = parameters.made("parallel:pages=huge,readers=2", threads=3)
+    assert (made.settings["pages"], made.settings["readers"], made.threads) == ("huge", 2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +72,22 @@ def ready(tmp_path_factory: pytest.TempPathFactory):
     work = tmp_path_factory.mktemp("assemble")
     written(work / "model")
     return prepare(work / "model", work, "tiny")
+
+
+def checkpoint_in(
+    folder: Path, tensors: dict[str, tuple[int, ...]], config: dict[str, Any]
+) -> None:
+    folder.mkdir()
+    save_file(
+        {name: torch.rand(shape).to(torch.bfloat16) for name, shape in tensors.items()},
+        folder / "model.safetensors",
+    )
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def sizes(tensors: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """Bytes in bfloat16."""
+    return {name: 2 * math.prod(shape) for name, shape in tensors.items()}
 
 
 def sampled(ready: Any, case: Any) -> dict[str, Any]:
@@ -74,15 +110,61 @@ def sampled(ready: Any, case: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("tp", ["1", "2"])
 def test_every_sample_is_proved_and_its_stages_add_up(ready, tp: str) -> None:
-    for case in into_parameters(tp=tp, cache="warm"):
+    named = [*parameters.STAGED, "direct:rows=true,block_mib=1"]
+    for case in into_parameters(tp=tp, cache="warm", loader=named):
+        if "part" in case.options:
+            assert "no draft model" in str(ASSEMBLE.refuses(case, ready))
+            continue
         assert ASSEMBLE.refuses(case, ready) is None
         heard = sampled(ready, case)
         assert heard["faults"] == []
         kept = sum(one.nbytes for one in planned(ready.checkpoint, int(tp)))
-        assert heard["bytes"] == kept <= ASSEMBLE.memory_bytes(case, ready)
+        if case.loader == "read-alone":
+            assert heard["unproved"] is not None
+            read = ready.checkpoint.tensor_bytes if "by" in case.options else kept
+            assert heard["bytes"] == read
+        else:
+            assert heard["unproved"] is None
+            assert heard["bytes"] == kept <= ASSEMBLE.memory_bytes(case, ready)
         stages = {name: found for name, found in heard["seconds"].items() if name != "total"}
         assert sum(stages.values()) == pytest.approx(heard["seconds"]["total"])
         assert ("slice" in stages) == (case.loader == "staged")
+
+
+def test_a_draft_model_is_assembled_by_itself(tmp_path: Path) -> None:
+    tensors, config = latent(layers=2, draft=1)
+    tensors["model.layers.2.shared_head.norm.weight"] = (10,)
+    checkpoint_in(tmp_path / "model", tensors, config)
+    ready = prepare(tmp_path / "model", tmp_path, "tiny")
+    whole = {}
+    for case in into_parameters(cache="warm"):
+        if case.loader != "overlapped" or "by" in case.options:
+            continue
+        assert ASSEMBLE.refuses(case, ready) is None
+        heard = sampled(ready, case)
+        assert heard["faults"] == []
+        whole[case.options.get("part")] = heard["bytes"]
+    by_name = sizes(tensors)
+    draft = sum(size for name, size in by_name.items() if ".layers.2." in name)
+    assert whole == {"draft": draft, None: sum(by_name.values()) - draft}
+
+
+def test_what_is_unfilled_or_surplus_is_named(tmp_path: Path) -> None:
+    lacking = {name: shape for name, shape in shapes().items() if "layers.1.mlp.up" not in name}
+    lacking["model.layers.0.self_attn.rotary_emb.inv_freq"] = (4,)
+    config = {**CONFIG, "tie_word_embeddings": True}
+    checkpoint_in(tmp_path / "model", lacking, config)
+    ready = prepare(tmp_path / "model", tmp_path, "tiny")
+    case = next(one for one in into_parameters(cache="warm") if one.loader == "stock")
+    heard = sampled(ready, case)
+    notes = " ".join(heard["notes"])
+    assert "unfilled: model.layers.1.mlp.gate_up_proj.weight lacks its part up" in notes
+    assert "no parameter takes model.layers.0.self_attn.rotary_emb.inv_freq" in notes
+    kept = sizes({name: shape for name, shape in lacking.items() if "rotary" not in name})
+    tied = kept.pop("lm_head.weight")
+    padding = -VOCAB % 64 * HIDDEN * 2
+    assert heard["bytes"] == sum(kept.values()) + padding
+    assert tied, "the head is in the files, and counts once"
 
 
 def test_a_parameter_with_a_wrong_byte_fails_its_sample(
@@ -98,6 +180,12 @@ def test_a_parameter_with_a_wrong_byte_fails_its_sample(
     assert "wrong bytes" in sampled(ready, case)["faults"][0]
 
 
+def test_a_loader_that_cannot_assemble_is_refused_with_the_reason(ready) -> None:
+    for case in into_parameters(loader=["pt:mmap=true"], cache="warm"):
+        if case.options.get("by"):
+            assert "doesn't read safetensors files" in str(ASSEMBLE.refuses(case, ready))
+
+
 def test_what_cannot_be_divided_is_refused_with_the_reason(ready, tmp_path: Path) -> None:
     case = into_parameters(tp="3")[0]
     assert "3" in str(ASSEMBLE.refuses(case, ready))
@@ -107,44 +195,3 @@ def test_what_cannot_be_divided_is_refused_with_the_reason(ready, tmp_path: Path
         (bare / file.name).symlink_to(file.path)
     without = SimpleNamespace(checkpoint=open_checkpoint(str(bare)))
     assert "config.json" in str(ASSEMBLE.refuses(into_parameters()[0], without))
-
-
-def sample(loader: str, number: int, total: float, **stages: float) -> Sample:
-    by = {"by": stages.pop("by")} if "by" in stages else {}
-    return Sample(
-        case=f"assemble/{loader}/{by}",
-        phase="assemble",
-        loader=loader,
-        options={"into": "parameters", **by},
-        model="m",
-        size=1 << 30,
-        dtype="bfloat16",
-        storage=StorageRecord(label="nvme"),
-        pass_number=number,
-        status="ok",
-        bytes=10**9,
-        seconds=Seconds(total=total, **stages),
-        ownership="owned",
-        cache=CacheRecord(requested="cold", state="cold"),
-    )
-
-
-def test_what_is_said_is_paired_by_pass_and_bound_by_the_lowest_slowest_stage() -> None:
-    samples = []
-    for number, drift in enumerate((1.0, 2.0, 3.0), 1):
-        samples += [
-            sample("overlapped", number, 1.2 * drift),
-            sample("stock", number, 6.0 * drift),
-            sample("staged", number, 3.0 * drift, by="a", read=2.0 * drift, slice=1.0 * drift),
-            sample("staged", number, 1.6 * drift, by="b", read=1.0 * drift, slice=0.6 * drift),
-        ]
-    run = Run(path=Path("records.jsonl"), plan={}, host={}, samples=samples)
-    (said,) = assembled(run)
-    assert "takes 1.20 x (1.20 to 1.20, range of 3)" in said
-    assert "(read of b, 2.00 s)" in said
-    assert "b stage by stage takes 3.20 s" in said
-    assert "5.00 x (5.00 to 5.00, range of 3) as fast as the engine's way" in said
-    assert "cold on nvme" in said
-    assert "tp1" in said
-    smoke = Run(path=Path("records.jsonl"), plan={"smoke": True}, host={}, samples=samples)
-    assert assembled(smoke) == []

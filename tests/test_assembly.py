@@ -11,8 +11,10 @@ import torch
 from tiny_assembly import bytes_of, expected, planned, written
 
 from loaders import registry
+from loaders.assembly.alongside import alongside
+from loaders.assembly.cutting import Cutting, touch
 from loaders.assembly.overlapped import overlapped
-from loaders.assembly.staged import staged, touch
+from loaders.assembly.staged import read_alone, staged
 from loaders.assembly.stock import stock
 from loaders.assembly.values import Options, host_targets
 from loaders.checkpoint.manifest import Checkpoint
@@ -45,12 +47,55 @@ def test_parameters_are_what_slices_and_cat_give(
     assert bytes_of(parameters, done.targets) == expected(checkpoint, tp, rank)
 
 
+@pytest.mark.parametrize("way", [staged, alongside])
 @pytest.mark.parametrize("name", LOADERS)
-def test_any_loader_can_be_staged(checkpoint: Checkpoint, name: str) -> None:
+def test_any_loader_fills_them_stage_by_stage_and_overlapped(
+    checkpoint: Checkpoint, name: str, way
+) -> None:
     parameters = planned(checkpoint, 2, 1)
     loader = registry.get(name)(threads=2)
-    done = staged(loader, checkpoint, parameters, HostDevice(), Options(readers=2))
+    done = way(loader, checkpoint, parameters, HostDevice(), Options(readers=2))
     assert bytes_of(parameters, done.targets) == expected(checkpoint, 2, 1)
+    assert read_alone(registry.get(name)(threads=2), checkpoint).targets == []
+
+
+@pytest.mark.parametrize("way", [staged, alongside])
+def test_a_tensor_that_comes_in_rows_goes_where_it_belongs(checkpoint: Checkpoint, way) -> None:
+    class InRows(Loader):
+        name, summary, formats = "in-rows", "", frozenset({"safetensors"})
+        ownership = "owned"
+
+        def load(self, checkpoint, stamp):
+            return registry.get("safetensors-eager")().load(checkpoint, stamp)
+
+        def load_rows(self, checkpoint, stamp):
+            every = list(self.load(checkpoint, stamp))
+            cut = [(name, part) for name, tensor in every for part in reversed(_halves(tensor))]
+            for name, (first, rows) in cut[::-1]:  # parts of others come between: none is in order
+                yield name, first, rows
+
+    parameters = planned(checkpoint, 2, 1)
+    done = way(InRows(), checkpoint, parameters, HostDevice(), Options(readers=2))
+    assert bytes_of(parameters, done.targets) == expected(checkpoint, 2, 1)
+
+
+def _halves(tensor: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
+    middle = tensor.shape[0] // 3
+    return [(0, tensor[:middle]), (middle, tensor[middle:])]
+
+
+def test_what_fails_while_slicing_ends_the_load_and_its_threads(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self, name, first, rows):
+        raise ValueError(f"no place for {name}")
+
+    monkeypatch.setattr(Cutting, "add", broken)
+    before = threading.active_count()
+    loader = registry.get("safetensors-eager")()
+    with pytest.raises(ValueError, match="no place for"):
+        alongside(loader, checkpoint, planned(checkpoint, 1), HostDevice(), Options())
+    assert threading.active_count() == before
 
 
 class Stamps:
@@ -87,8 +132,9 @@ def test_a_loader_that_leaves_a_tensor_out_is_an_error(checkpoint: Checkpoint) -
             every = list(registry.get("safetensors-eager")().load(checkpoint, stamp))
             yield from every[1:]
 
-    with pytest.raises(ValueError, match="didn't yield 1 tensor"):
-        staged(Short(), checkpoint, planned(checkpoint, 1), HostDevice(), Options())
+    for way in (staged, alongside):
+        with pytest.raises(ValueError, match="didn't yield 1 tensor"):
+            way(Short(), checkpoint, planned(checkpoint, 1), HostDevice(), Options())
 
 
 def test_memory_for_nothing_for_one_number_and_from_a_page_on() -> None:

@@ -33,6 +33,7 @@ from bench.record.summary import (
 )
 from bench.sizes import format_size
 from bench.words.answer import answer_words
+from bench.words.assembly_table import assembly_tables, in_assembly_tables
 from bench.words.findings import findings, warnings
 from bench.words.limits_seen import limit
 from bench.words.parts import told
@@ -160,11 +161,14 @@ def _reading(run: Run, made: Sequence[Row], width: int) -> list[Shown]:
 
 
 def _later(run: Run) -> list[Shown]:
-    return [
+    made: list[Shown] = [
         [Text(phase_title(group), style="italic"), phase_table(members)]
         for phase in later_phases(run)
         for group, members in groups(rows(run, phase)).items()
+        if not in_assembly_tables(group)
     ]
+    parameters = [[Text(_safe(title), style="italic"), one] for title, one in assembly_tables(run)]
+    return [*made, *parameters]
 
 
 def _ceilings(run: Run) -> list[Shown]:

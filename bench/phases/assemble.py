@@ -58,7 +58,8 @@ def memory_bytes(case: Case, ready: Prepared) -> int:
 
 
 def _into_parameters(options: Mapping[str, Any]) -> bool:
-    return bool(options["into"] == parameters.INTO)
+    """Or reading for them alone."""
+    return options["into"] in {parameters.INTO, parameters.NOWHERE}
 
 
 def measure(channel: Channel, *, probe: Mapping[str, Any] | None, **given: Any) -> None:
@@ -124,7 +125,7 @@ ASSEMBLE = Phase(
     usual=lambda case: (
         case.cache == "cold"
         and case.loader in {"stock", "overlapped"}
-        and case.options["into"] != "tensors"
+        and dict(case.options) == {"into": parameters.INTO}
     ),
     refuses=refuses,
     args=args,

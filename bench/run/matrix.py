@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from bench.phases.contract import Asked
+from bench.phases.contract import Asked, Phase
 from bench.phases.table import PHASES
 from bench.record.cases import Cache, Case
 from bench.settings import LoaderChoice, Settings, SettingsError
@@ -97,17 +97,24 @@ def ceiling_cases(settings: Settings, labels: Sequence[str], cores: int) -> list
 
 def phase_cases(settings: Settings, labels: Sequence[str], cores: int, device: str) -> list[Case]:
     """The cases of every phase after reading (bench.phases), on that device. They work on a
-    folder's files; who names loaders wants to know of those alone."""
+    folder's files. Who names loaders wants to know of those alone: a phase is measured where its
+    bench is named, too, or with --full what those loaders take part in."""
     if not labels:
         return []
     asked = Asked(settings=settings, labels=labels, cores=cores, device=device)
-    if settings.loaders:
-        return []
+
+    def wanted(name: str, phase: Phase, case: Case) -> bool:
+        if name in settings.named:
+            return True
+        if settings.loaders:
+            return settings.full and "by" in case.options
+        return settings.full or settings.smoke or phase.usual(case)
+
     return [
         case
         for name, phase in PHASES.items()
         for case in phase.cases(asked)
-        if settings.full or settings.smoke or name in settings.named or phase.usual(case)
+        if wanted(name, phase, case)
     ]
 
 

@@ -22,6 +22,7 @@ from loaders.slicing.execute import raw
 from loaders.slicing.fetch import Fetch, fetches
 from loaders.slicing.plan import Parameter
 from loaders.slicing.sliced_read import read_sliced
+from loaders.slicing.straight import placed
 from loaders.transfer.steps import pinning_notes, timed
 
 IN_FLIGHT = 4
@@ -34,8 +35,9 @@ COMPACT = 3
 def overlapped(
     checkpoint: Checkpoint, parameters: Sequence[Parameter], device: Device, options: Options
 ) -> Assembled:
-    """Where the host is the device: reader threads carry each block's bytes from a small buffer
-    that they use again to their places in fresh memory, whose pages they touch themselves.
+    """Where the host is the device: reader threads read straight to the places in fresh memory,
+    whose pages they touch by it (loaders.slicing.straight), and through a small buffer that they
+    use again what can't be read so.
 
     On an accelerator: reader threads fill the slots of a pinned ring; what of a block is one run in
     the parameter is copied from the slot, rows of a cut across are put together in a second pinned
@@ -43,9 +45,9 @@ def overlapped(
 
     The first error of any thread or of the device: LoadError, OSError, DeviceError, ValueError.
     """
-    with options.stamp("allocate"):
-        targets = targets_on(device, parameters)
     if device.kind == "cpu":
+        with options.stamp("allocate"):
+            targets = placed(fetches(checkpoint, parameters), parameters)
         told = read_sliced(
             checkpoint,
             parameters,
@@ -58,6 +60,7 @@ def overlapped(
         return Assembled(targets=targets, notes=tuple(summed(told)))
     plan = [_from_page(one) for one in fetches(checkpoint, parameters)]
     with options.stamp("allocate"):
+        targets = targets_on(device, parameters)
         run = _Run(checkpoint, plan, targets, device, options)
     timed(device, run.stream, lambda: None, run.all)
     notes = pinning_notes(run.ring) + summed(run.feed.notes)

@@ -1,5 +1,5 @@
 """Any loader, and then one stage after the other, each stamped by itself: what the whole would take
-if nothing overlapped."""
+if nothing overlapped. And reading by itself, which nothing that overlaps can beat."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from typing import Literal
 
 import torch
 
+from loaders.assembly.cutting import Cutting, touch
 from loaders.assembly.values import Assembled, Options, host_targets
 from loaders.checkpoint.manifest import Checkpoint
-from loaders.checkpoint.text import listed
 from loaders.contract import Loader
 from loaders.device.interface import Device
-from loaders.io.buffers import PAGE
-from loaders.slicing.copies import Copy, copies_of
-from loaders.slicing.execute import Raw, carry_out, move, raw, zero_padding
+from loaders.slicing.execute import raw
 from loaders.slicing.plan import Parameter
 from loaders.transfer.values import Options as TransferOptions
 from loaders.transfer.ways import WAYS
-
-ALONE = 1 << 20
-"""Bytes: a smaller tensor is cut by the calling thread alone; threads would cost more."""
 
 
 def staged(
@@ -37,58 +32,41 @@ def staged(
     advanced (a borrowed tensor is gone then). Transfer: the parameters go to the device, through a
     pinned ring; where the host is the device, they are there already.
 
+    A loader may read on in threads of its own while its tensors are sliced, so what is stamped as
+    reading may be less than reading takes: see `read_alone`.
+
     Whatever the loader, the device or the files raise; ValueError for a parameter that lacks a
     tensor because the loader didn't yield it.
     """
-    shapes = {spec.name: spec.shape for spec in checkpoint.tensors}
-    copies: dict[str, list[Copy]] = {}
-    for number, parameter in enumerate(parameters):
-        for copy in copies_of(number, parameter, shapes):
-            copies.setdefault(copy.tensor, []).append(copy)
     with options.stamp("allocate"):
         host = host_targets(parameters)
     into = [raw(target) for target in host]
-    for name, tensor in loader.load(checkpoint, _unstamped):
+    cutting = Cutting(checkpoint, parameters, into, threads=options.readers)
+    for name, first, rows in loader.load_rows(checkpoint, unstamped):
         if loader.ownership == "mapped":
-            touch(tensor)
+            touch(rows)
         with options.stamp("slice"):
-            _cut(copies.pop(name, []), name, tensor, into, options)
-        del tensor
-    if copies:
-        raise ValueError(
-            f"{loader.name} didn't yield {len(copies)} tensor(s) that parameters are made of: "
-            f"{listed(list(copies), 3)}"
-        )
+            cutting.add(name, first, rows)
+        del rows
     with options.stamp("slice"):
-        zero_padding(parameters, into)
+        cutting.finish(loader.name)
     if device.kind == "cpu":
         return Assembled(targets=host, notes=tuple(loader.notes))
     return _sent(parameters, host, device, options, loader.notes)
 
 
-def _unstamped(phase: Literal["open", "allocate"]) -> AbstractContextManager[None]:
-    return nullcontext()  # opening and getting memory are part of reading here
+def read_alone(loader: Loader, checkpoint: Checkpoint) -> Assembled:
+    """The loader is iterated and a mapped tensor's pages are touched; nothing is made of them."""
+    for _, _, rows in loader.load_rows(checkpoint, unstamped):
+        if loader.ownership == "mapped":
+            touch(rows)
+        del rows
+    return Assembled(targets=[], notes=tuple(loader.notes))
 
 
-def touch(tensor: torch.Tensor) -> int:
-    """Reads a byte of every page of a host tensor; returns their sum, which means nothing."""
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return int(flat[::PAGE].sum()) + (int(flat[-1]) if flat.numel() else 0)
-
-
-def _cut(
-    copies: Sequence[Copy],
-    name: str,
-    tensor: torch.Tensor,
-    into: Sequence[Raw],
-    options: Options,
-) -> None:
-    source = raw(tensor)
-    if sum(copy.nbytes for copy in copies) >= ALONE:
-        carry_out(copies, {name: source}, into, threads=options.readers)
-        return
-    for copy in copies:
-        move(copy, source, copy.source, into[copy.parameter])
+def unstamped(phase: Literal["open", "allocate"]) -> AbstractContextManager[None]:
+    """For a loader whose opening and getting memory are part of reading."""
+    return nullcontext()
 
 
 def _sent(

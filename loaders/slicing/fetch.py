@@ -36,10 +36,10 @@ class Fetch:
                 return
             if high > start:
                 for copy in copies:
-                    yield from _clip(copy, start, end)
+                    yield from clipped(copy, start, end)
 
 
-def _clip(copy: Copy, start: int, end: int) -> Iterator[Copy]:
+def clipped(copy: Copy, start: int, end: int) -> Iterator[Copy]:
     """The parts of a copy whose sources lie in [start, end), relative to `start`."""
     stride, length = copy.source_stride, copy.length
     # the first row that ends behind `start`, and the first that begins at `end` or behind

@@ -100,7 +100,7 @@ def model_of(checkpoint: Checkpoint, table: Table | None = None) -> Model:
             f"no rules are known for {_kind(facts)}; the names are those of {table.name!r}, whose "
             "rules were used. Check them, or pass your own with --rules"
         )
-    named = _named(main, table, facts)
+    named = named_by(main, table, facts)
     has_head = any(one.rule.tied for one in named)
     tied = facts.tied if facts.tied is not None else not has_head
     kept: list[Named] = []
@@ -194,7 +194,8 @@ def _split(name: str, table: Table) -> tuple[str, str, Rule, int | None, int | N
     return None
 
 
-def _named(tensors: Sequence[TensorSpec], table: Table, facts: ModelFacts) -> list[Named]:
+def named_by(tensors: Sequence[TensorSpec], table: Table, facts: ModelFacts) -> list[Named]:
+    """Each tensor with its rule. RulesError if the table has none for some."""
     splits = [(spec, *found) for spec in tensors if (found := _split(spec.name, table))]
     if len(splits) < len(tensors):
         unknown = _unknown(tensors, table)
