@@ -8,6 +8,7 @@ import pytest
 
 from bench.page.terminal import render
 from bench.record.records import CacheRecord, Run, Sample, Seconds, StorageRecord
+from bench.words.answer import answer_words
 from bench.words.assembly_seen import assembled, places
 
 
@@ -106,3 +107,8 @@ def test_the_table_shows_the_sum_the_overlapped_total_and_the_bound_of_each_load
     assert cells["b"][-1] == "18.000"
     draft = next(line for line in lines if line.startswith("checkpoint -> parameters: draft model"))
     assert lines[lines.index(draft) + 2].split()[:2] == ["ours", "0.10"]
+
+
+def test_the_answer_names_no_stage_alone_and_no_draft_as_the_quickest() -> None:
+    (said,) = [line for line in answer_words(run_of()) if "quickest" in line]
+    assert "overlapped (into=parameters) is the quickest, 2.40 s" in said

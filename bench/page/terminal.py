@@ -167,8 +167,9 @@ def _later(run: Run) -> list[Shown]:
         for group, members in groups(rows(run, phase)).items()
         if not in_assembly_tables(group)
     ]
-    parameters = [[Text(_safe(title), style="italic"), one] for title, one in assembly_tables(run)]
-    return [*made, *parameters]
+    for title, table in assembly_tables(run):
+        made.append([Text(_safe(title), style="italic"), table])
+    return made
 
 
 def _ceilings(run: Run) -> list[Shown]:

@@ -53,7 +53,7 @@ def answer(run: Run) -> Answer:
         if said == headline:
             tiles += _tiles(run, best, reading, top)
     for phase in phases_of(run):
-        ways = [row for row in rows(run, phase) if not row.twin]
+        ways = [row for row in rows(run, phase) if not row.twin and _is_way(row)]
         if phase == "disk_to_host" or not ways:
             continue
         said = _phase(phase, ways)
@@ -166,6 +166,11 @@ def _tiles(run: Run, best: Row, reading: list[Row], top: float | None) -> list[T
         what = "noise: one way twice under two names"
         tiles.append(Tile(value=f"{100 * most:.0f}", unit="%", what=what))
     return tiles
+
+
+def _is_way(row: Row) -> bool:
+    """A stage alone gets nothing to its place, and a draft model is no rival of the main one."""
+    return not row.loader.endswith("-alone") and "part" not in row.options
 
 
 def _phase(phase: str, ways: list[Row]) -> str:
