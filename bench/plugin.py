@@ -24,6 +24,7 @@ from bench.given import losses
 from bench.ground import groundwork
 from bench.ground.ready import Ground
 from bench.ground.storages import Place, Store, default_place, name_storages, staged_place
+from bench.items import ROOT, is_bench, is_empty, is_measured, measures, named, phase_of, within
 from bench.measuring.children import ChildError
 from bench.measuring.cores import effective_cores
 from bench.options import add_options, found_device, only_planned, planned_as_json, settings_of
@@ -47,7 +48,6 @@ from loaders.checkpoint.text import printable
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-ROOT = Path(__file__).parent.parent
 NOTHING_MEASURED = 1
 BROKEN = 1
 """Exit status where the checkpoint has a fault, or the run broke off; where something is asked for
@@ -103,7 +103,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not _measures(config):
+    if not measures(config):
         return
     try:
         config.stash[BENCH] = Bench(config)
@@ -126,35 +126,15 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def _measures(config: pytest.Config) -> bool:
-    """Whether this session has benches: asked for by option, or by naming their folder."""
-    if config.getoption("benchmark_only", False) or config.getoption("benchmark_disable", False):
-        return True
-    return any(_is_bench(Path(str(arg).split("::")[0])) for arg in _named(config))
-
-
-def _named(config: pytest.Config) -> list[str]:
-    return config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
-
-
-def _is_bench(path: Path) -> bool:
-    return _within(path, ROOT / "bench")
-
-
-def _within(path: Path, folder: Path) -> bool:
-    resolved = path.resolve()
-    return resolved == folder or folder in resolved.parents
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Keeps measuring and testing apart where no path was named."""
-    if _named(config):
+    if named(config):
         return None
-    if _is_bench(collection_path) and BENCH not in config.stash:
+    if is_bench(collection_path) and BENCH not in config.stash:
         return True
     only = config.getoption("benchmark_only", False)
-    if only and _within(collection_path, ROOT / "tests"):
+    if only and within(collection_path, ROOT / "tests"):
         return True
     return None
 
@@ -178,8 +158,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     state = config.stash.get(BENCH, None)
     if state is None:
         return
-    if any(map(_is_empty, items)):
-        items[:] = [item for item in items if not _is_empty(item)]
+    if any(map(is_empty, items)):
+        items[:] = [item for item in items if not is_empty(item)]
     passes = {
         index: int(str(item.callspec.params["run_pass"]))
         for index, item in enumerate(items)
@@ -187,13 +167,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     others = [item for index, item in enumerate(items) if index not in passes]
     items[:] = others + matrix.walk(items, passes, state.settings.seed)
-
-
-def _is_empty(item: pytest.Item) -> bool:
-    """Whether it stands for a phase without cases in this run: pytest would call it skipped."""
-    if not isinstance(item, pytest.Function) or "measure" not in item.fixturenames:
-        return False
-    return not isinstance(item.callspec.params["case"], str)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -206,18 +179,18 @@ def pytest_collection_finish(session: pytest.Session) -> Iterator[None]:
     planned = only_planned(config)
     if state is not None and not config.option.collectonly:
         state.progress = ProgressLine(reporter)
-        state.asked.update(_phase(item) for item in items if _is_measured(item))
-        if reporter is not None and all(map(_is_measured, items)):
+        state.asked.update(phase_of(item) for item in items if is_measured(item))
+        if reporter is not None and all(map(is_measured, items)):
             reporter.showfspath = False  # files alternate from item to item: progress tells
     quiet = config.option.verbose < 0 and not planned
     if state is None or reporter is None or quiet or not config.option.collectonly:
         return (yield)
-    session.items[:] = [item for item in items if not _is_measured(item)]
+    session.items[:] = [item for item in items if not is_measured(item)]
     try:
         yield
     finally:
         session.items[:] = items
-    chosen = {id(_case_of(state, item)) for item in items if _is_measured(item)}
+    chosen = {id(_case_of(state, item)) for item in items if is_measured(item)}
     cases = [case for case in state.cases.values() if id(case) in chosen]  # in their own order
     try:
         as_json = planned_as_json(config)
@@ -234,15 +207,11 @@ def pytest_collection_finish(session: pytest.Session) -> Iterator[None]:
         _refuse(state, error)
 
 
-def _is_measured(item: pytest.Item) -> bool:
-    return isinstance(item, pytest.Function) and "measure" in item.fixturenames
-
-
 def pytest_report_teststatus(
     report: pytest.TestReport, config: pytest.Config
 ) -> tuple[str, str, str] | None:
     """No dot for a sample: the progress line tells."""
-    if BENCH in config.stash and "[" in report.nodeid and _is_bench(ROOT / report.nodeid):
+    if BENCH in config.stash and "[" in report.nodeid and is_bench(ROOT / report.nodeid):
         if report.when == "call" and report.passed:
             return "passed", "", "PASSED"
         if report.skipped:
@@ -274,7 +243,7 @@ def pytest_benchmark_compare_machine_info(
 def coldload_session(request: pytest.FixtureRequest) -> Iterator[Session]:
     """The run: the ground is laid when the first sample is due."""
     state = request.config.stash[BENCH]
-    items = [item for item in request.session.items if _is_measured(item)]
+    items = [item for item in request.session.items if is_measured(item)]
     cases = list(dict.fromkeys(_case_of(state, item) for item in items))
     try:
         found = _resolve(request.config, state.settings.model)
@@ -300,14 +269,9 @@ def _refuse(state: Bench, error: Exception, status: int = pytest.ExitCode.USAGE_
     pytest.exit("the run can't go on", BROKEN if isinstance(error, CheckpointError) else status)
 
 
-def _phase(item: pytest.Item) -> str:
-    assert isinstance(item, pytest.Function)
-    return str(item.function.__name__).removeprefix("bench_")
-
-
 def _case_of(state: Bench, item: pytest.Item) -> Case:
     assert isinstance(item, pytest.Function)
-    return state.cases[_phase(item), str(item.callspec.params["case"])]
+    return state.cases[phase_of(item), str(item.callspec.params["case"])]
 
 
 def _lay(found: Resolved, state: Bench, session: Session, cases: list[Case]) -> Ground:
