@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,13 @@ import pytest
 from bench.measuring.ceilings import READERS, Outcome
 from bench.measuring.child import Stopwatch
 from bench.measuring.children import Server
-from bench.measuring.consume import WRAP, lane_sum
+from bench.measuring.consume import placed_sum
+from bench.measuring.pieces import Pieces, Tally, one_piece, pieces_of
+from bench.measuring.verify import read_reference
 from bench.record.records import Sample
 from bench.run.sampling import Job
-from loaders.io.chunks import Span
 from tests.tiny_bench import MIB, Ground
+from tests.tiny_loaders import Raw, checkpoint_of, write_shard
 
 PAGES = ["4k", "huge"]
 
@@ -91,15 +96,17 @@ def test_direct_reads_are_cold_and_leave_the_files_so(server: Server, ground: Gr
 
 @pytest.mark.parametrize("reader", ["direct-ring", "cache-ring", "owned-read"])
 def test_a_sum_that_is_not_the_files_is_a_fault(
-    server: Server, ground: Ground, reader: str
+    server: Server, ground: Ground, reader: str, tmp_path: Path
 ) -> None:
     job = reading(ground, reader, direct=reader == "direct-ring", pages="4k")
-    job = dataclasses.replace(
-        job, args={**job.args, "expected_sum": (ground.ready.file_sum + 1) % WRAP}
-    )
+    wrong = max(ground.ready.checkpoint.tensors, key=lambda spec: spec.nbytes).name
+    sums = {**ground.ready.reference.sums, wrong: ground.ready.reference.sums[wrong] ^ 1}
+    path = tmp_path / "other.reference"
+    path.write_bytes(pickle.dumps(dataclasses.replace(ground.ready.reference, sums=sums)))
+    job = dataclasses.replace(job, args={**job.args, "reference_path": str(path)})
     sample = ground.sample(server, job)
     assert (sample.status, sample.verified) == ("failed", False)
-    assert sample.reason == f"{reader}: the bytes that arrived don't add up to those of the files"
+    assert sample.reason == f"{reader}: wrong bytes arrived: {wrong}"
 
 
 def test_a_file_that_was_cut_off_is_a_failure(
@@ -151,12 +158,12 @@ def test_doing_nothing_is_a_sample_too(server: Server, ground: Ground) -> None:
     assert_partition(sample)
 
 
-def work(reader: str, spans: list[Span], **options: object) -> Outcome:
+def work(reader: str, files: list[Pieces], **options: object) -> Outcome:
     """One run here, without a child."""
     outcome = Outcome()
     with ExitStack() as stack:
         given = {"block": 4096, "threads": 3, "pages": "4k", "direct": False, **options}
-        READERS[reader](stack, spans, 2, given)(Stopwatch(), outcome)
+        READERS[reader](stack, files, 2, given)(Stopwatch(), outcome)
     return outcome
 
 
@@ -164,15 +171,58 @@ def work(reader: str, spans: list[Span], **options: object) -> Outcome:
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("sizes", [[1], [0], [0, 5, 0], [4095, 4096, 4097], [7] * 20, [100_003]])
 def test_c77_files_of_any_size(tmp_path: Path, reader: str, direct: bool, sizes: list[int]) -> None:
-    spans, total = [], 0
+    files = []
     for number, size in enumerate(sizes):
         path = tmp_path / f"{number}.bin"
         path.write_bytes(os.urandom(size))
-        total += lane_sum(memoryview(path.read_bytes()))
-        spans.append(Span(path=str(path), offset=0, length=size))
-    outcome = work(reader, spans, direct=direct)
-    assert outcome.nbytes == sum(sizes)
-    assert outcome.total_sum % WRAP == total % WRAP
+        edges = sorted({0, min(5, size), size // 2, size}) if size else [0, 0]
+        names = [f"{number}/{edge}" for edge in edges[:-1]]
+        files.append(Pieces(path=str(path), edges=edges, names=names))
+    outcome = work(reader, files, direct=direct)
+    assert outcome.tally.nbytes == sum(sizes)
+    for one in files:
+        data = Path(one.path).read_bytes()
+        for name, (begin, end) in zip(one.names, pairwise(one.edges), strict=True):
+            assert outcome.tally.sums[name] == placed_sum(memoryview(data[begin:end]))
+
+
+def test_every_byte_of_a_file_is_in_one_piece_and_every_tensor_is_one(tmp_path: Path) -> None:
+    """As they lie, in whatever order they are listed; a tied one, one without bytes and one that
+    isn't a run of bytes have no piece of their own."""
+    specs = write_shard(
+        tmp_path / "x",
+        {
+            "a": Raw("U8", [5], b"12345"),
+            "empty": Raw("U8", [0], b""),
+            "b": Raw("BF16", [3], b"abcdef"),
+            "c": Raw("U8", [4], b"6789"),
+        },
+    )
+    a, empty, b, c = specs
+    tied, strided = replace(a, name="tied"), replace(c, name="strided", offset=None)
+    (tmp_path / "nothing").touch()
+    listed = {"x": [c, b, a, tied, empty, strided], "nothing": []}
+    checkpoint = checkpoint_of(tmp_path, listed)
+    pieces, nothing = pieces_of(checkpoint)
+    assert (nothing.edges, nothing.names) == ([0, 0], [None])
+    assert pieces.names == [None, "a", "b", "c"]
+    assert pieces.edges == [0, a.offset, b.offset, c.offset, checkpoint.files[0].size]
+    reference = read_reference(replace(checkpoint, tensors=(a, b, c)))
+    data = memoryview(bytearray((tmp_path / "x").read_bytes()))
+    for step in (1, 3, 8, 4096):  # pieces that arrive in any lengths
+        tally = Tally()
+        for start in range(0, len(data), step):
+            tally.add(pieces, start, data[start : start + step])
+        assert tally.sums == reference.sums
+        assert tally.nbytes == len(data)
+    tally.sums["b"] ^= 1
+    assert tally.faults(reference.sums, [pieces]) == ["wrong bytes arrived: b"]
+    assert Tally().faults(reference.sums, [pieces]) == ["wrong bytes arrived: a, b, c"]
+
+
+def test_what_is_not_known_is_one_piece() -> None:
+    assert one_piece("x", 9) == Pieces(path="x", edges=[0, 9], names=[None])
+    assert Tally().faults({}, [one_piece("x", 9)]) == []
 
 
 def test_an_error_in_a_copying_thread_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from bench.measuring.consume import (
     NotHostMemoryError,
     byte_sum,
     digest,
-    lane_sum,
     placed_sum,
+    rows_sum,
     warm_up,
 )
 from loaders.checkpoint.dtypes import TABLE, supported
@@ -49,8 +50,8 @@ def tensor_at(offset: int, data: bytes) -> torch.Tensor:
 def test_the_sum_is_the_plain_one(data: bytes, offset: int) -> None:
     tensor = tensor_at(offset, data)
     assert byte_sum(tensor) == plain_sum(data)
-    assert lane_sum(memoryview(data)) == plain_sum(data)
-    assert lane_sum(memoryview(bytearray(data))) == plain_sum(data)
+    assert placed_sum(memoryview(data)) == plain_sum(data)  # read-only memory
+    assert placed_sum(memoryview(bytearray(data))) == plain_sum(data)
     assert digest(tensor) == xxhash.xxh3_128_hexdigest(data)
 
 
@@ -74,17 +75,21 @@ def test_one_changed_byte_changes_the_sum(data: bytes, draw: st.DataObject, offs
     assert digest(one) != digest(two)
 
 
-@given(st.binary(max_size=300), st.integers(0, 30))
-def test_sums_of_pieces_add_up_where_they_are_cut_at_lanes(data: bytes, cut: int) -> None:
-    view = memoryview(data)
-    total = lane_sum(view[: cut * 8]) + lane_sum(view[cut * 8 :])
-    assert total % WRAP == plain_sum(data)
+@given(data=st.binary(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=4))
+def test_sums_of_parts_add_up_wherever_they_are_cut(data: bytes, cuts: list[int]) -> None:
+    """Also in the middle of a lane, and across the edge of a block."""
+    for ahead in (b"", bytes(BLOCK - 20), bytes(3 * BLOCK - 3)):
+        whole = ahead + data
+        edges = [0, *sorted(min(len(ahead) + cut, len(whole)) for cut in cuts), len(whole)]
+        total = sum(
+            rows_sum(tensor_at(1, whole[begin:end]), begin) for begin, end in pairwise(edges)
+        )
+        assert total % WRAP == plain_placed_sum(whole)
 
 
 def test_large_ones_wrap_around() -> None:
     data = b"\xff" * (3 << 20) + b"\xff\xff\xff"
     assert byte_sum(tensor_at(3, data)) == plain_placed_sum(data)
-    assert lane_sum(memoryview(data)) == plain_sum(data)
 
 
 @given(st.integers(1, 3 * BLOCK + 9), st.integers(0, 3), st.randoms())
@@ -99,7 +104,7 @@ def test_the_place_of_a_block_counts(size: int, cut: int, random: object) -> Non
 def test_blocks_that_changed_places_change_the_sum() -> None:
     data = bytes(range(256)) * (BLOCK // 256) + bytes(BLOCK)
     swapped = data[BLOCK:] + data[:BLOCK]
-    assert lane_sum(memoryview(data)) == lane_sum(memoryview(swapped))
+    assert plain_sum(data) == plain_sum(swapped)
     assert byte_sum(tensor_at(0, data)) != byte_sum(tensor_at(0, swapped))
     assert placed_sum(memoryview(data)) != placed_sum(memoryview(swapped))
 

@@ -75,9 +75,8 @@ class Ground:
         files = cache != "none"
         args = {
             "reader": reader,
-            "files": [str(path) for path in self.ready.paths] if files else [],
-            "sizes": self.ready.sizes if files else [],
-            "expected_sum": self.ready.file_sum if files else None,
+            "manifest_path": str(self.ready.manifest_path) if files else None,
+            "reference_path": str(self.ready.reference_path) if files else None,
             "touch_bytes": MIB,
             "cores": 2,
             "options": options,

@@ -49,10 +49,6 @@ class Prepared:
     def sizes(self) -> list[int]:
         return [file.size for file in self.checkpoint.files]
 
-    @property
-    def file_sum(self) -> int:
-        return sum(self.reference.file_sums.values())
-
 
 def shape_folder(data: Path, shape: str, size: int, dtype: str | None, seed: int = 0) -> Path:
     """Where a made-up checkpoint lies, by everything that decides its bytes."""

@@ -23,7 +23,7 @@ from bench.measuring.ceilings import Outcome, owned, ring
 from bench.measuring.channel import Channel
 from bench.measuring.child import Stopwatch
 from bench.measuring.pagecache import evict
-from loaders.io.chunks import Span
+from bench.measuring.pieces import one_piece
 
 MIB = 1 << 20
 FILE_BYTES = 256 * MIB
@@ -59,13 +59,13 @@ def first_look(channel: Channel, *, path: str, cores: int) -> None:
     def rate(make: Callable[..., Any], options: Options, nbytes: int, cold: bool) -> float:
         if cold and not options["direct"]:
             evict([Path(path)])
-        span = Span(path=path, offset=0, length=min(nbytes, size))
+        pieces = one_piece(path, min(nbytes, size))
         with ExitStack() as stack:
-            work = make(stack, [span], cores, options)
+            work = make(stack, [pieces], cores, options)
             outcome = Outcome()
             began = time.perf_counter()
             work(Stopwatch(), outcome)
-            return outcome.nbytes / (time.perf_counter() - began)
+            return outcome.tally.nbytes / (time.perf_counter() - began)
 
     def best(make: Callable[..., Any], tried: list[Options], cold: bool) -> Options:
         """Of the few fastest in a short trial each, the one with the best median of longer ones,

@@ -25,10 +25,10 @@ def read_remote_reference(
 ) -> Reference:
     """Digest and sum of every tensor, by range requests of up to 8 MiB, `threads` tensors at a
     time. The whole payload comes over the network once; `progress` is told bytes done and in all,
-    by the calling thread. `file_sums` is empty: they are for ceilings, and a store has none.
+    by the calling thread.
     StoreError."""
     if not checkpoint.files:
-        return Reference(digests={}, sums={}, file_sums={})
+        return Reference(digests={}, sums={})
     paths = {file.name: file.path for file in checkpoint.files}
     ranges = Ranges(checkpoint.files[0].path, concurrency=threads)
     own = threading.local()
@@ -62,7 +62,6 @@ def read_remote_reference(
     return Reference(
         digests={name: one[0] for name, one in found.items()},
         sums={name: one[1] for name, one in found.items()},
-        file_sums={},
     )
 
 

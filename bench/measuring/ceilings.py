@@ -1,7 +1,8 @@
 """The ceilings: what this storage and this memory can do, read by nothing but the bare calls.
 
-Each runs in a child of its own, consumes its bytes as every loader's are consumed, and has the sum
-of all bytes compared with the files'. Rings and sources are touched before the clock runs; memory
+Each runs in a child of its own, consumes its bytes as every loader's are consumed (tensor by tensor
+as they lie in the files, see bench.measuring.pieces), and has the sum of each tensor compared with
+the files'. Rings and sources are touched before the clock runs; memory
 that an owner would have to get is got inside it.
 """
 
@@ -11,16 +12,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from bench.measuring.channel import Channel
-from bench.measuring.child import Counted, Stopwatch, prepare
-from bench.measuring.consume import WRAP, lane_sum
+from bench.measuring.child import Counted, Stopwatch, manifest, prepare, reference
+from bench.measuring.consume import byte_sum
+from bench.measuring.pieces import Pieces, Tally, pieces_of
 from loaders.io.buffers import allocate, page_kind, pages_under, touch
-from loaders.io.chunks import Span, plan_chunks
+from loaders.io.chunks import plan_chunks
 from loaders.io.pool import ReaderPool
 from loaders.io.ring import make_ring, stream
 
@@ -30,11 +33,10 @@ HEADROOM = 2
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What a ceiling's reader did: bytes that arrived and their sum, and what there is to find out
-    about it once the clock has stopped."""
+    """What a ceiling's reader did: bytes that arrived and what they were, and what there is to find
+    out about it once the clock has stopped."""
 
-    nbytes: int = 0
-    total_sum: int = 0
+    tally: Tally = field(default_factory=Tally)
     find_out: Callable[[], dict[str, Any]] = dict
     kept: object = None
     """Memory that its owner would keep: giving it back isn't part of reading into it."""
@@ -47,20 +49,18 @@ def measure(
     channel: Channel,
     *,
     reader: str,
-    files: list[str],
-    sizes: list[int],
-    expected_sum: int | None,
+    manifest_path: str | None,
+    reference_path: str | None,
     touch_bytes: int,
     cores: int,
     options: dict[str, Any],
 ) -> None:
-    """One sample of a ceiling, with the messages of a loader's sample (bench.measuring.child)."""
+    """One sample of a ceiling, with the messages of a loader's sample (bench.measuring.child).
+    Both paths are None for what reads no file."""
     prepare(touch_bytes, cores)
-    spans = [
-        Span(path=path, offset=0, length=size) for path, size in zip(files, sizes, strict=True)
-    ]
+    files = pieces_of(manifest(path=manifest_path)) if manifest_path else []
     with ExitStack() as stack:
-        work = READERS[reader](stack, spans, cores, options)
+        work = READERS[reader](stack, files, cores, options)
         watch, outcome = Stopwatch(), Outcome()
         counted = Counted(channel)
         counted.wait_for_go()
@@ -69,26 +69,26 @@ def measure(
         total = time.perf_counter() - began
         report = counted.done()
         report.update(
-            bytes=outcome.nbytes,
+            bytes=outcome.tally.nbytes,
             seconds=watch.seconds(total),
             ownership=OWNERSHIP.get(reader),
             notes=[],
             details=outcome.find_out(),
         )
         channel.send(report)
-    faults = []
-    if expected_sum is not None and outcome.total_sum % WRAP != expected_sum % WRAP:
-        faults = [f"{reader}: the bytes that arrived don't add up to those of the files"]
+    expected = reference(path=reference_path).sums if reference_path else {}
+    faults = [f"{reader}: {text}" for text in outcome.tally.faults(expected, files)]
     channel.send({"faults": faults})
 
 
-def ring(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str, Any]) -> Work:
+def ring(stack: ExitStack, files: Sequence[Pieces], cores: int, options: dict[str, Any]) -> Work:
     """N threads read blocks into a reused ring. Options: direct, block (bytes), threads, pages
     ("4k" or "huge")."""
     block, threads = options["block"], options["threads"]
     slots = make_ring(threads * HEADROOM, block, huge=options["pages"] == "huge")
     for slot in slots:
         touch(slot, cores)
+    spans = [one.span for one in files]
     huge_kb = page_kind(slots[0]).huge_kb
 
     def work(watch: Stopwatch, outcome: Outcome) -> None:
@@ -102,16 +102,17 @@ def ring(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str,
             fell_back=fell_back,
         )
         for got in arriving:
-            _consume(got.data, watch, outcome)
+            _consume(files[got.span], got.start, got.data, watch, outcome)
         outcome.find_out = lambda: {**options, "huge_kb": huge_kb, **_reasons(fell_back)}
 
     return work
 
 
-def owned(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str, Any]) -> Work:
+def owned(stack: ExitStack, files: Sequence[Pieces], cores: int, options: dict[str, Any]) -> Work:
     """N threads read into fresh memory, all of which stays. The bare form of every loader that
     owns its tensors."""
     block, threads = options["block"], options["threads"]
+    spans = [one.span for one in files]
 
     def work(watch: Stopwatch, outcome: Outcome) -> None:
         with watch.stamp("allocate"):
@@ -124,7 +125,8 @@ def owned(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str
         with pool:
             for chunk in plan_chunks(spans, block):
                 pool.wait(chunk.span, chunk.start + chunk.length)
-                _consume(memory[chunk.span][chunk.start :][: chunk.length], watch, outcome)
+                data = memory[chunk.span][chunk.start :][: chunk.length]
+                _consume(files[chunk.span], chunk.start, data, watch, outcome)
         outcome.find_out = lambda: {
             **options,
             "huge_kb": pages_under(memory).huge_kb,
@@ -135,7 +137,7 @@ def owned(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str
 
 
 def memory_read(
-    stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str, Any]
+    stack: ExitStack, files: Sequence[Pieces], cores: int, options: dict[str, Any]
 ) -> Work:
     """All cores read memory that is there already: what a mapping of cached pages can't exceed."""
     buffer = stack.enter_context(allocate(options["bytes"], huge=None))
@@ -143,14 +145,14 @@ def memory_read(
 
     def work(watch: Stopwatch, outcome: Outcome) -> None:
         with watch.stamp("consume"):
-            lane_sum(buffer.view())
-        outcome.nbytes = buffer.nbytes
+            byte_sum(torch.frombuffer(buffer.view(), dtype=torch.uint8))
+        outcome.tally.nbytes = buffer.nbytes
 
     return work
 
 
 def memory_copy(
-    stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str, Any]
+    stack: ExitStack, files: Sequence[Pieces], cores: int, options: dict[str, Any]
 ) -> Work:
     """`copiers` threads copy touched memory to touched memory; counts the bytes copied, once."""
     nbytes, copiers = options["bytes"], options["copiers"]
@@ -169,13 +171,13 @@ def memory_copy(
     def work(watch: Stopwatch, outcome: Outcome) -> None:
         for future in [pool.submit(copy, *part) for part in parts]:
             future.result()
-        outcome.nbytes = nbytes
+        outcome.tally.nbytes = nbytes
 
     return work
 
 
 def first_touch(
-    stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str, Any]
+    stack: ExitStack, files: Sequence[Pieces], cores: int, options: dict[str, Any]
 ) -> Work:
     """All cores touch fresh memory, a byte a page: what getting memory costs."""
 
@@ -185,18 +187,18 @@ def first_touch(
                 allocate(options["bytes"], huge=options["pages"] == "huge")
             )
             touch(buffer, cores)
-        outcome.nbytes = buffer.nbytes
+        outcome.tally.nbytes = buffer.nbytes
         outcome.find_out = lambda: {**options, "huge_kb": page_kind(buffer).huge_kb}
 
     return work
 
 
-def nothing(stack: ExitStack, spans: Sequence[Span], cores: int, options: dict[str, Any]) -> Work:
+def nothing(stack: ExitStack, files: Sequence[Pieces], cores: int, options: dict[str, Any]) -> Work:
     """Does nothing: what measuring itself costs."""
     return lambda watch, outcome: None
 
 
-Maker = Callable[[ExitStack, Sequence[Span], int, dict[str, Any]], Work]
+Maker = Callable[[ExitStack, Sequence[Pieces], int, dict[str, Any]], Work]
 READERS: dict[str, Maker] = {
     "direct-ring": ring,
     "cache-ring": ring,
@@ -214,11 +216,11 @@ OWNERSHIP = {
 }
 
 
-def _consume(data: memoryview, watch: Stopwatch, outcome: Outcome) -> None:
+def _consume(
+    pieces: Pieces, start: int, data: memoryview, watch: Stopwatch, outcome: Outcome
+) -> None:
     mark = time.perf_counter()
-    # Blocks are multiples of 8 bytes, so the sums of the pieces add up to the whole file's.
-    outcome.total_sum += lane_sum(data)
-    outcome.nbytes += len(data)
+    outcome.tally.add(pieces, start, data)
     watch.spent["consume"] += time.perf_counter() - mark
 
 

@@ -39,15 +39,17 @@ def byte_sum(tensor: torch.Tensor) -> int:
 
 def rows_sum(rows: torch.Tensor, at: int) -> int:
     """What a part of a tensor contributes to its `byte_sum`; `at` is the byte of the tensor that it
-    begins with, a multiple of 8. The parts of a tensor add up."""
-    if at % 8:
-        raise ValueError(f"a part of a tensor begins at a multiple of 8 bytes of it, got {at}")
+    begins with. The parts of a tensor add up, wherever it was cut."""
     raw = _bytes_of(rows)
     if raw is None:
         return 0
-    head = min(-at % BLOCK, len(raw))  # the rest of a block that the part before began
-    begun = _lane_sum(raw[:head]) * (2 * (at // BLOCK) + 1)
-    return (begun + _placed_sum(raw[head:], (at + head) // BLOCK)) % WRAP
+    cut = -at % 8  # bytes of a lane that the part before began
+    lane = int.from_bytes(raw[:cut].tobytes(), "little") << 8 * (at % 8)
+    total = lane * (2 * (at // BLOCK) + 1)
+    at, raw = at + cut, raw[cut:]
+    head = min(-at % BLOCK, len(raw))  # and the rest of such a block
+    total += _lane_sum(raw[:head]) * (2 * (at // BLOCK) + 1)
+    return (total + _placed_sum(raw[head:], (at + head) // BLOCK)) % WRAP
 
 
 def placed_sum(data: memoryview, at: int = 0) -> int:
@@ -56,11 +58,6 @@ def placed_sum(data: memoryview, at: int = 0) -> int:
     if at % BLOCK:
         raise ValueError(f"a piece begins at a multiple of {BLOCK}, got {at}")
     return _placed_sum(np.frombuffer(data, dtype=np.uint8), at // BLOCK)
-
-
-def lane_sum(data: memoryview) -> int:
-    """The sum of the lanes alone, whatever their order: for whole files in pieces."""
-    return _lane_sum(np.frombuffer(data, dtype=np.uint8))
 
 
 def digest(tensor: torch.Tensor) -> str:

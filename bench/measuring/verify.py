@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import xxhash
 
-from bench.measuring.consume import WRAP, byte_sum, digest, lane_sum, placed_sum
+from bench.measuring.consume import WRAP, byte_sum, digest, placed_sum
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
 from loaders.io.errors import TruncatedError
 
@@ -69,11 +69,10 @@ def _oddity(tensor: torch.Tensor) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Digest and sum of every tensor's bytes in the files, and the sum of each whole file."""
+    """Digest and sum of every tensor's bytes in the files."""
 
     digests: dict[str, str]
     sums: dict[str, int]
-    file_sums: dict[str, int]
 
     def digest_faults(self, name: str, tensor: torch.Tensor) -> list[str]:
         return self.found_faults(name, digest(tensor)) if name in self.digests else []
@@ -97,7 +96,6 @@ def read_reference(checkpoint: Checkpoint) -> Reference:
     """
     digests: dict[str, str] = {}
     sums: dict[str, int] = {}
-    file_sums: dict[str, int] = {}
     by_file: dict[str, list[TensorSpec]] = {}
     for tensor in checkpoint.tensors:
         by_file.setdefault(tensor.file, []).append(tensor)
@@ -105,8 +103,6 @@ def read_reference(checkpoint: Checkpoint) -> Reference:
     for file in checkpoint.files:
         with Path(file.path).open("rb", buffering=0) as opened:
             fd = opened.fileno()
-            whole = _blocks(fd, file.path, 0, file.size, room)
-            file_sums[file.name] = sum(map(lane_sum, whole)) % WRAP
             for tensor in by_file.get(file.name, []):
                 if tensor.offset is None:
                     continue
@@ -117,7 +113,7 @@ def read_reference(checkpoint: Checkpoint) -> Reference:
                     hasher.update(block)
                 digests[tensor.name] = hasher.hexdigest()
                 sums[tensor.name] = total % WRAP
-    return Reference(digests=digests, sums=sums, file_sums=file_sums)
+    return Reference(digests=digests, sums=sums)
 
 
 def _blocks(fd: int, path: str, offset: int, nbytes: int, room: memoryview) -> Iterator[memoryview]:
@@ -150,7 +146,7 @@ def faults_of(
     manifest = {tensor.name: tensor for tensor in checkpoint.tensors}
     faults = [*_name_faults(seen, manifest), *_form_faults(seen, manifest)]
     if expected is None or made_up:
-        expected = Reference(digests={}, sums={}, file_sums={})
+        expected = Reference(digests={}, sums={})
     for one in seen:
         right = expected.sums.get(one.name)
         if right is not None and right != one.byte_sum:

@@ -42,8 +42,10 @@ from loaders.system.residency import UNKNOWN
 MEMORY_SPARE = 512 << 20
 """Memory left to everything else when it is decided whether a loader may hold a checkpoint."""
 
-RECYCLED = 1 << 30
-"""The most memory that is touched and freed before a sample."""
+RECYCLED = 4 << 30
+"""The most memory that is touched and freed before a sample. As much as most checkpoints here have:
+where a host is given free memory back (free page reporting), less would leave the rest of an owned
+load to chance."""
 
 WORK = ".work"
 """Folder within the run's, for what children need as files; gone when the run is closed."""
@@ -265,9 +267,8 @@ class Session:
             args = {
                 **common,
                 "reader": case.loader,
-                "files": [str(path) for path in ready.paths] if ready else [],
-                "sizes": ready.sizes if ready else [],
-                "expected_sum": ready.file_sum if ready else None,
+                "manifest_path": str(ready.manifest_path) if ready else None,
+                "reference_path": str(ready.reference_path) if ready else None,
                 "options": self._ceiling_options(case),
             }
         elif case.phase in PHASES:
