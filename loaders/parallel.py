@@ -9,6 +9,7 @@ import torch
 
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec, WeightFile
 from loaders.contract import Loader, OptionValue, Stamp
+from loaders.io.ahead import TouchAhead
 from loaders.io.buffers import PAGE, Buffer, allocate
 from loaders.io.chunks import Span
 from loaders.io.errors import LoadError
@@ -34,6 +35,7 @@ class Parallel(Loader):
     formats = frozenset({"safetensors"})
     ownership = "owned"
     options: ClassVar[Mapping[str, OptionValue]] = {
+        "ahead_mib": 256,  # how far a thread gets pages ahead of the readers; 0: they do it
         "block_mib": 16,
         "direct": True,
         "pages": "host",  # as this host gives them to everyone; or "huge", "4k"
@@ -47,6 +49,7 @@ class Parallel(Loader):
         self.require_positive("block_mib")
         self.require_one_of("pages", "host", "huge", "4k")
         self.require_not_negative("readers")
+        self.require_not_negative("ahead_mib")
 
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
         shards = [(_from_page(span_of(file, specs)), specs) for file, specs in by_file(checkpoint)]
@@ -59,6 +62,8 @@ class Parallel(Loader):
             self.show_memory("owned", piece)
             del piece
         self._note_pages(buffers)
+        lead = int(self.settings["ahead_mib"]) << 20
+        touching = TouchAhead(buffers if lead else [], lead)
         buffers.clear()
         pool = ReaderPool(
             spans,
@@ -66,10 +71,11 @@ class Parallel(Loader):
             threads=int(self.settings["readers"]) or 2 * self.threads,
             block_bytes=int(self.settings["block_mib"]) << 20,
             open_source=Residents().open if self.settings["direct"] else None,
+            on_arrival=touching.reach,
         )
         memory.reverse()  # each is dropped with its file, so that memory ends with its tensors
         try:
-            with pool:
+            with touching, pool:
                 for number, (span, specs) in enumerate(shards):
                     view = memory.pop()
                     for spec in specs:

@@ -158,7 +158,7 @@ def test_touching_ahead_gets_every_page_and_changes_none(huge: bool) -> None:
     with allocate(9 * HUGE_PAGE + PAGE + 5, huge=huge) as buffer:
         buffer.array()[::PAGE] = 7  # what a reader has brought meanwhile
         buffer.array()[: HUGE_PAGE // 2] = 9
-        with TouchAhead(buffer) as touching:
+        with TouchAhead([buffer]) as touching:
             for thread in touching._threads:
                 thread.join(60)
         assert page_kind(buffer).resident_kb * 1024 >= buffer.nbytes
@@ -177,12 +177,43 @@ def test_touching_ahead_ends_with_its_load(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ahead, "populate", slow)
     monkeypatch.setattr(ahead, "populates", lambda: True)
     alive = threading.active_count()
-    with allocate(64 << 20) as buffer, TouchAhead(buffer) as touching:
+    with allocate(64 << 20) as buffer, TouchAhead([buffer]) as touching:
         began.wait(60)
         touching._stop()  # as close() does first
         go.set()
     assert calls == [0]
     assert threading.active_count() == alive
+
+
+def test_touching_ahead_keeps_its_lead_over_several_buffers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And leaves out what was reached before it came there; each buffer goes with its last page."""
+    touched: list[tuple[int, int]] = []
+    come = threading.Condition()
+
+    def note(buffer: buffers.Buffer, begin: int, end: int) -> None:
+        with come:
+            touched.append((buffer.nbytes >> 20, begin >> 20))
+            come.notify()
+
+    monkeypatch.setattr(ahead, "populate", note)
+    monkeypatch.setattr(ahead, "populates", lambda: True)
+    sizes = (10 << 20, 24 << 20)
+    with TouchAhead([allocate(size) for size in sizes], lead=8 << 20) as touching:
+        with come:
+            assert come.wait_for(lambda: len(touched) == 2, 60)
+        assert touched == [(10, 0), (10, 4)]
+        touching.reach(20 << 20)
+        with come:
+            assert come.wait_for(lambda: len(touched) == 5, 60)
+        touching.reach(1 << 20)  # an older word changes nothing
+        assert touched[2:] == [(10, 8), (24, 8), (24, 12)]
+        touching.reach(34 << 20)
+        for thread in touching._threads:
+            thread.join(60)
+        assert touched[5:] == [(24, 16)]  # what came behind it was reached already
+        assert touching._buffers == []
 
 
 @pytest.mark.parametrize("why", ["an old kernel", "no pages"])
@@ -198,7 +229,7 @@ def test_where_touching_ahead_cant_be_it_does_nothing(
 
     monkeypatch.setattr(ahead, "populate", none)
     monkeypatch.setattr(ahead, "populates", lambda: why == "no pages")
-    with allocate(64 << 20) as buffer, TouchAhead(buffer) as touching:
+    with allocate(64 << 20) as buffer, TouchAhead([buffer]) as touching:
         for thread in touching._threads:
             thread.join(60)
         assert page_kind(buffer).resident_kb < buffer.nbytes // 1024

@@ -103,7 +103,7 @@ def stream_tensors(
         readers=shape.readers,
     )
     try:
-        with refill, TouchAhead(buffer):
+        with refill, TouchAhead([buffer]):
             places = plan_places(extents, ring)
             for past, (turn, place) in enumerate(zip(turns, places, strict=True)):
                 refill.give_up(past)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from loaders.io.chunks import Chunk, ChunkSource, Span
 from loaders.io.sources import OpenSource
@@ -31,9 +31,11 @@ class ReaderPool(Workers):
         block_bytes: int = DEFAULT_BLOCK,
         direct: bool = False,
         open_source: OpenSource | None = None,
+        on_arrival: Callable[[int], None] = lambda nbytes: None,
     ) -> None:
         """Starts nothing yet. `open_source`: how files are opened, instead of `direct`; spans and
-        destinations then begin at pages. ValueError if a destination's length isn't its span's."""
+        destinations then begin at pages. `on_arrival` is told by the readers how many bytes of all
+        spans have arrived so far. ValueError if a destination's length isn't its span's."""
         for span, into in zip(spans, destinations, strict=True):
             if len(into) != span.length:
                 raise ValueError(f"{span.path}: {span.length} bytes into memory of {len(into)}")
@@ -42,6 +44,8 @@ class ReaderPool(Workers):
         self._source = ChunkSource(spans, block_bytes, direct=direct, open_source=open_source)
         self._arrived = [0] * len(spans)  # bytes from each span's beginning without a gap
         self._ahead: list[dict[int, int]] = [{} for _ in spans]  # start -> end, behind a gap
+        self._on_arrival = on_arrival
+        self._arrived_in_all = 0
         self._error: BaseException | None = None
         self._change = threading.Condition()
         super().__init__("reader", threads)
@@ -96,6 +100,8 @@ class ReaderPool(Workers):
     def _note(self, chunk: Chunk) -> None:
         number = chunk.span
         with self._change:
+            self._arrived_in_all += chunk.length
+            self._on_arrival(self._arrived_in_all)
             ahead, edge = self._ahead[number], self._arrived[number]
             ahead[chunk.start] = chunk.start + chunk.length
             while edge in ahead:
