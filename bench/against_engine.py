@@ -4,7 +4,8 @@
 
 MODEL is a safetensors checkpoint's folder, ENV an environment with vLLM (its CPU build; tried with
 0.32). Each pass starts the engine as `vllm serve` starts it, up to the end of loading weights, and
-our own way in a process of its own; both begin with the files out of the page cache, and a pass in
+our own way in a process of its own. Both begin with memory of the checkpoint's size touched and
+given back, so that neither inherits the other's, and the files out of the page cache; a pass in
 which either didn't fetch them counts as none. What both end with, the engine's fused parameters by
 name, dtype, shape and digest, must be equal. The engine binds its threads to cores by itself and
 leaves one free; with --unbound it may use all of them.
@@ -61,6 +62,7 @@ def ours(model: str) -> dict[str, Any]:
     checkpoint = open_checkpoint(model)
     cores = len(os.sched_getaffinity(0))
     options = Options(readers=max(4, 2 * cores), open_source=Residents().open)
+    engine_side.touch_and_free(checkpoint.file_bytes)
     evict([Path(file.path) for file in checkpoint.files])
     before, began = engine_side.fetched(), time.perf_counter()
     # The plan, too, is made within the time: the engine also finds out where tensors go as it goes.

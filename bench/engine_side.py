@@ -1,8 +1,8 @@
 """What runs within the engine's own process, with its Python: loading as the engine does it, timed.
 
 The engine's worker imports it by the name of its worker extension, before it loads a model. It then
-stands around the engine's own loading of weights: empties the page cache of the files, says what is
-left there, lets the engine load, and tells seconds and a digest of every parameter. Then it ends
+stands around the engine's own loading of weights: makes memory alike, empties the page cache of the
+files, lets the engine load, and tells seconds and a digest of every parameter. Then it ends
 the start. It knows nothing of this project: the engine's environment lacks what that needs.
 
 Source: vLLM 0.32, worker_extension_cls (v1/worker/worker_base.py), default_loader.load_weights.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import time
 from pathlib import Path
@@ -33,6 +34,14 @@ def evict(paths: list[str]) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
+
+
+def touch_and_free(nbytes: int) -> None:
+    """Touches fresh memory and gives it back, so that whoever loads next finds as many pages that
+    the host has behind it, whoever loaded before."""
+    with mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        for start in range(0, nbytes, mmap.PAGESIZE):
+            memory[start] = 1
 
 
 def fetched() -> int:
@@ -62,7 +71,9 @@ def stand_around(loader: Any) -> None:
     original = loader.load_weights
 
     def load_weights(self: Any, model: Any, *given: Any) -> None:
-        evict(json.loads(os.environ[FILES]))
+        files = json.loads(os.environ[FILES])
+        touch_and_free(sum(Path(file).stat().st_size for file in files))
+        evict(files)
         before, began = fetched(), time.perf_counter()
         original(self, model, *given)
         seconds = time.perf_counter() - began

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from bench.ranks.failure import Event, Stuck, Who, blame, ended_by_torchrun, exit_codes, hung
+from bench.ranks.job import WAYS
+from bench.ranks.ready import ways_of
 from bench.ranks.times import rank_record, summed_counters, together
 
 # As torch 2.13's torchrun says it.
@@ -145,3 +147,12 @@ def test_what_one_rank_cant_tell_isnt_counted_as_nothing() -> None:
     unknown = report(1.0, 2.0, counters={"device_read_bytes": None, "cpu_seconds": 1.0})
     summed = summed_counters([report(1.0, 2.0), unknown])
     assert summed == {"device_read_bytes": None, "cpu_seconds": 1.5}
+
+
+@pytest.mark.parametrize("asked", [(), ("all",), ("scatter", "all"), WAYS[::-1]])
+def test_all_ways_may_be_asked_for_by_a_word(asked: tuple[str, ...]) -> None:
+    assert ways_of(asked) == list(WAYS)
+
+
+def test_ways_that_were_named_come_once_and_in_their_own_order() -> None:
+    assert ways_of(("scatter", "read-all", "scatter")) == ["read-all", "scatter"]

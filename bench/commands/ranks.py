@@ -46,7 +46,9 @@ WAYS = ("read-all", "read-slices", "scatter", "prefetch")
 @click.option("--nnodes", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--node-rank", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Of node 0, for more than one node.")
-@click.option("--way", "ways", multiple=True, type=click.Choice(WAYS), help="[default: all]")
+@click.option(
+    "--way", "ways", multiple=True, type=click.Choice(("all", *WAYS)), help="[default: all]"
+)
 @click.option("--ep", is_flag=True, help="Whole experts on each rank (expert parallel).")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or npu, one a rank.")
 @click.option("--storage", metavar="DIR", help="Copy the model there first.")

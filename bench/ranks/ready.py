@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from bench.ground.prepare import copy_model, make_shape, shape_folder
 from bench.ground.storages import Storage, default_place, name_storages
 from bench.measuring.cores import effective_cores
 from bench.ranks.course import Course, Say
-from bench.ranks.job import WAYS, Job
+from bench.ranks.job import WAYS, Job, Way
 from bench.ranks.team import Nodes
 from bench.run.limits import raise_nofile
 from bench.run.run_dir import check_run_dir, run_folder
@@ -46,7 +46,7 @@ def make_ready(model: str, given: Mapping[str, Any], say: Say) -> tuple[Course, 
     storage, checkpoint, name = _data(model, given, nodes, say)
     raise_nofile(len(checkpoint.files) + 256)
     threads = given["threads"] or max(LEAST_THREADS, effective_cores() // nodes.nproc)
-    ways = [way for way in WAYS if way in given["ways"]] or list(WAYS)
+    ways = ways_of(given["ways"])
     course = Course(
         job=Job(
             checkpoint=checkpoint,
@@ -71,6 +71,11 @@ def make_ready(model: str, given: Mapping[str, Any], say: Say) -> tuple[Course, 
     folder = _folder(given["run_dir"], nodes)
     course.log = folder / "ranks.log"
     return course, folder
+
+
+def ways_of(asked: Sequence[str]) -> list[Way]:
+    """In their own order, each once; all of them for none, or for `all`."""
+    return [way for way in WAYS if not asked or way in asked or "all" in asked]
 
 
 def _nodes(given: Mapping[str, Any]) -> Nodes:
