@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -14,8 +15,9 @@ from safetensors.torch import save_file
 
 from loaders.checkpoint.read import open_checkpoint
 from loaders.io.buffers import PAGE
-from loaders.slicing.copies import copies_of, padding_of
-from loaders.slicing.execute import batches, cut, cut_stock, raw
+from loaders.slicing import execute
+from loaders.slicing.copies import Copy, by_tensor, copies_of, padding_of
+from loaders.slicing.execute import batches, carry_out, cut, cut_stock, raw
 from loaders.slicing.fetch import fetches
 from loaders.slicing.plan import Parameter, Piece
 from loaders.slicing.sliced_read import fetched_bytes, read_sliced
@@ -81,6 +83,50 @@ def test_batches_hold_every_byte_once(made: tuple[Parameter, tuple[int, ...]], b
         for byte in range(copy.length)
     ]
     assert len(set(target)) == len(target) == parameter.kept_bytes
+
+
+def narrow(rank: int) -> Parameter:
+    piece = Piece(
+        tensor="w", dim=1, start=2 * rank, stop=2 * rank + 2, shape=(64, 2), at=(0, 0), replicas=1
+    )
+    return parameter_of(f"p{rank}", "int8", (64, 2), piece)
+
+
+def test_what_all_ranks_keep_of_the_same_rows_is_carried_together() -> None:
+    """64 rows of 8 bytes, a band of 128 bytes is 16 of them: each batch has them for each rank."""
+    ranks = [narrow(rank) for rank in range(4)]
+    found = list(batches(by_tensor(ranks, {"w": (64, 8)}), 128))
+    assert [[(copy.parameter, copy.source, copy.count) for copy in batch] for batch in found] == [
+        [(rank, band * 128 + 2 * rank, 16) for rank in range(4)] for band in range(4)
+    ]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("long", [1, execute.LONG])
+def test_short_and_long_rows_come_to_the_same(
+    threads: int, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute, "LONG", long)
+    ranks = [narrow(rank) for rank in range(4)]
+    source = source_of((64, 8), "int8")
+    found = [blank(one) for one in ranks]
+    cut({"w": source}, ranks, found, threads=threads, block_bytes=100)
+    assert torch.equal(torch.cat(found, dim=1), source)
+
+
+@pytest.mark.parametrize("long", [1, execute.LONG])
+@pytest.mark.parametrize("room", [7, 9])
+def test_rows_outside_of_the_memory_are_refused(
+    long: int, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute, "LONG", long)
+    copy = Copy(
+        tensor="w", parameter=0, source=0, target=0, length=2, source_stride=4, target_stride=2,
+        count=4,
+    )  # fmt: skip
+    source, target = np.zeros(room + 4, dtype=np.uint8), np.zeros(16 - room, dtype=np.uint8)
+    with pytest.raises(ValueError, match=r"outside|incompatible"):
+        carry_out([copy], {"w": source}, [target], threads=2)
 
 
 @given(cuts(), st.integers(0, 40), st.data())

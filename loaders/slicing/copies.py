@@ -7,12 +7,16 @@ The same values serve a cut in memory (a row's source lies in the tensor) and a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import product
+from operator import mul
 
 from loaders.checkpoint.dtypes import itemsize
 from loaders.slicing.plan import Parameter, Piece
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,57 +53,105 @@ class Copy:
         )
 
 
-def copies_of(number: int, parameter: Parameter, shapes: dict[str, tuple[int, ...]]) -> list[Copy]:
+def copies_of(number: int, parameter: Parameter, shapes: Shapes) -> list[Copy]:
     """How parameter `number` is filled. `shapes` are the checkpoint's tensors'."""
     return [
-        _merged(copy)
+        copy
         for piece in parameter.pieces
         for copy in _copies(number, parameter, piece, shapes[piece.tensor])
-        if copy.nbytes
     ]
+
+
+def by_tensor(parameters: Sequence[Parameter], shapes: Shapes) -> Iterator[Copy]:
+    """How all the parameters are filled, tensor by tensor: what several of them keep of one stands
+    together. Made as it is asked for, so that the first copies can be carried out meanwhile."""
+    wanted: dict[str, list[tuple[int, Piece]]] = {}
+    for number, parameter in enumerate(parameters):
+        for piece in parameter.pieces:
+            wanted.setdefault(piece.tensor, []).append((number, piece))
+    for tensor, pieces in wanted.items():
+        shape = shapes[tensor]
+        for number, piece in pieces:
+            yield from _copies(number, parameters[number], piece, shape)
 
 
 def _copies(
     number: int, parameter: Parameter, piece: Piece, shape: tuple[int, ...]
 ) -> Iterator[Copy]:
-    """Bytes are contiguous on both sides from dimension `inner` on; rows run over the one before
-    it, and those before that make a copy each."""
-    size = itemsize(parameter.dtype)
-    block = piece.shape or (1,)
-    source_shape = shape or (1,)
-    target_shape = parameter.shape[len(parameter.shape) - len(block) :]
-    source_steps = _steps(source_shape, size)
-    target_steps = _steps(target_shape, size)
-    begin = piece.start * source_steps[piece.dim]
-    first = sum(at * step for at, step in zip(piece.at, _steps(parameter.shape, size), strict=True))
-    inner = len(block) - 1
-    while inner and block[inner] == source_shape[inner] == target_shape[inner]:
-        inner -= 1
-    length = block[inner] * source_steps[inner]
-    row = inner - 1
-    for index in product(*(range(count) for count in block[: max(row, 0)])):
+    if not piece.elements:
+        return
+    dtype = parameter.dtype
+    rows = _rows(piece.shape, piece.dim, piece.start, shape, parameter.shape, dtype)
+    at = sum(map(mul, piece.at, _steps(parameter.shape, itemsize(dtype))))
+    for source, target in rows.places:
         yield Copy(
             tensor=piece.tensor,
             parameter=number,
-            source=begin + sum(i * step for i, step in zip(index, source_steps, strict=False)),
-            target=first + sum(i * step for i, step in zip(index, target_steps, strict=False)),
-            length=length,
-            source_stride=source_steps[row] if row >= 0 else length,
-            target_stride=target_steps[row] if row >= 0 else length,
-            count=block[row] if row >= 0 else 1,
+            source=source,
+            target=at + target,
+            length=rows.length,
+            source_stride=rows.source_stride,
+            target_stride=rows.target_stride,
+            count=rows.count,
         )
 
 
-def _steps(shape: Sequence[int], size: int) -> list[int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """What the copies of a piece have in common, and for each of them where its first row begins,
+    in the tensor and behind the piece's place in the parameter."""
+
+    length: int
+    source_stride: int
+    target_stride: int
+    count: int
+    places: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=1024)  # the experts of a layer are cut alike, a thousand of them
+def _rows(
+    block: tuple[int, ...],
+    dim: int,
+    start: int,
+    shape: tuple[int, ...],
+    parameter: tuple[int, ...],
+    dtype: str,
+) -> _Rows:
+    """Bytes are contiguous on both sides from dimension `inner` on; rows run over the one before
+    it, and those before that make a copy each."""
+    size = itemsize(dtype)
+    target_shape = parameter[len(parameter) - len(block or (1,)) :]
+    block, shape = block or (1,), shape or (1,)
+    source_steps, target_steps = _steps(shape, size), _steps(target_shape, size)
+    inner = len(block) - 1
+    while inner and block[inner] == shape[inner] == target_shape[inner]:
+        inner -= 1
+    length = block[inner] * source_steps[inner]
+    row = inner - 1
+    count = block[row] if row >= 0 else 1
+    source_stride = source_steps[row] if row >= 0 else length
+    target_stride = target_steps[row] if row >= 0 else length
+    if source_stride == target_stride == length:  # rows that follow each other on both sides
+        length, count = length * count, 1
+        source_stride = target_stride = length
+    begin = start * source_steps[dim]
+    places = tuple(
+        (begin + sum(map(mul, index, source_steps)), sum(map(mul, index, target_steps)))
+        for index in product(*(range(count) for count in block[: max(row, 0)]))
+    )
+    return _Rows(
+        length=length,
+        source_stride=source_stride,
+        target_stride=target_stride,
+        count=count,
+        places=places,
+    )
+
+
+@cache
+def _steps(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
     """Bytes from one element to the next along each dimension of a contiguous tensor."""
-    return [math.prod(shape[axis + 1 :]) * size for axis in range(len(shape))]
-
-
-def _merged(copy: Copy) -> Copy:
-    """Rows that follow each other on both sides are one (a tensor with a single column)."""
-    if copy.count > 1 and copy.source_stride == copy.target_stride == copy.length:
-        return replace(copy, length=copy.nbytes, count=1)
-    return copy
+    return tuple(math.prod(shape[axis + 1 :]) * size for axis in range(len(shape)))
 
 
 def padding_of(parameter: Parameter) -> tuple[int, int] | None:
