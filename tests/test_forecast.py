@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bench.ground.prepare import shape_folder
 from bench.ground.storages import Storage, name_storages
 from bench.record.cases import Case
 from bench.run.forecast import case_lines, earlier_look, forecast, lines_of
@@ -99,7 +100,7 @@ def test_what_is_made_and_what_is_read_is_told_in_bytes(place: Path) -> None:
     assert found.written["here"] % (1 << 30) == 0
     assert found.written["here"] >= 1 << 30
     assert found.read["here"] > 3 * (1 << 30)
-    made = storage.data / "llama-3.1-8b-1GiB-own-s0" / "safetensors"
+    made = shape_folder(storage.data, "llama-3.1-8b", 1 << 30, None) / "safetensors"
     made.mkdir(parents=True)
     again = forecast(settings(), [storage], CASES)
     assert again.written["here"] == found.written["here"] - (1 << 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from bench.ground.prepare import (
     prepare,
     shape_folder,
 )
+from bench.synth.scale import scale
+from bench.synth.shapes import Shape
 from loaders.checkpoint.manifest import Checkpoint, CheckpointError
 from loaders.checkpoint.read import open_checkpoint
 from tests.tiny import write_sharded
@@ -116,12 +119,28 @@ def test_too_little_space_says_what_is_needed_and_what_there_is(tmp_path: Path) 
 
 def test_a_made_up_checkpoint_is_made_once(tmp_path: Path) -> None:
     folder = shape_folder(tmp_path, "llama-3.1-8b", 2 * MIB, None)
-    assert folder.name == "llama-3.1-8b-2MiB-own-s0"
+    assert folder.name.startswith("llama-3.1-8b-2MiB-own-s0-")
     made = make_shape(folder, "llama-3.1-8b", 2 * MIB, "safetensors", quiet)
     assert made == folder / "safetensors"
     before = made.stat().st_mtime_ns
     assert make_shape(folder, "llama-3.1-8b", 2 * MIB, "safetensors", quiet) == made
     assert made.stat().st_mtime_ns == before
+
+
+def test_a_made_up_checkpoint_of_other_dims_lies_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an older version scaled otherwise is never taken for this one's."""
+    ask = (tmp_path, "llama-3.1-8b", 2 * MIB, None)
+    before = shape_folder(*ask)
+    assert before == shape_folder(*ask)
+
+    def otherwise(shape: Shape, size: int) -> Shape:
+        dims = scale(shape, size).dims
+        return replace(shape, dims={**dims, "heads": dims["heads"] // 2})
+
+    monkeypatch.setattr("bench.ground.prepare.scale", otherwise)
+    assert shape_folder(*ask) != before
 
 
 def test_the_children_find_what_was_prepared(model: Checkpoint, tmp_path: Path) -> None:

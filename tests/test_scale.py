@@ -158,3 +158,11 @@ def test_fp8_feed_forward_widths_divide_among_four_ranks_in_whole_blocks(size: s
         dims = scale(shape, parse_size(size)).dims
         widths = [dims[key] for key in ("intermediate", "moe_intermediate") if key in dims]
         assert all(width % 512 == 0 for width in widths)
+
+
+@pytest.mark.parametrize("name", shape_names())
+@pytest.mark.parametrize("size", [4 * MIB, 16 * MIB, 64 * MIB])
+def test_eight_ranks_can_share_the_heads_of_small_ones(name: str, size: int) -> None:
+    dims = scale(load_shape(name), size).dims
+    assert dims["heads"] % 8 == 0
+    assert dims["kv_heads"] % 8 == 0 or 8 % dims["kv_heads"] == 0

@@ -279,6 +279,12 @@ def test_degrees_that_an_engine_refuses(degrees, said):
         plan_rank(model_of(manifest(*decoder(experts=3, moe=6))), degrees, 0)
 
 
+def test_more_ranks_than_anybody_has_are_refused_at_once():
+    tensors, config = decoder()
+    with pytest.raises(PlanError, match="dp 1000000000 = 2,000,000,000 ranks: expected at most"):
+        plan_rank(model_of(manifest(tensors, config)), Degrees(tp=2, dp=10**9), 0)
+
+
 @pytest.mark.parametrize("degrees", [Degrees(tp=0), Degrees(pp=-1), Degrees(dp=0), Degrees(ep=0)])
 def test_no_ranks_are_refused(degrees):
     with pytest.raises(PlanError, match="expected 1 or more"):

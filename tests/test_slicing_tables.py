@@ -57,6 +57,10 @@ def test_quantisation_of_config(config, found):
     "config",
     [
         {"num_attention_heads": 0},
+        {"num_attention_heads": 10**30},
+        {"num_hidden_layers": 10**9},
+        {"num_experts": 10**9},
+        {"torch_dtype": "x"},
         {"num_attention_heads": "8"},
         {"num_hidden_layers": True},
         {"num_key_value_heads": -1},

@@ -19,6 +19,8 @@ from bench.ground.remote_reference import read_remote_reference
 from bench.measuring.verify import Reference, read_reference
 from bench.progress import Progress
 from bench.sizes import format_size, short_size
+from bench.synth.scale import scale
+from bench.synth.shapes import load_shape, with_dtype
 from bench.synth.write import make_checkpoint
 from loaders.checkpoint.manifest import Checkpoint, CheckpointError, Format
 from loaders.checkpoint.read import open_checkpoint
@@ -51,8 +53,13 @@ class Prepared:
 
 
 def shape_folder(data: Path, shape: str, size: int, dtype: str | None, seed: int = 0) -> Path:
-    """Where a made-up checkpoint lies, by everything that decides its bytes."""
-    return data / f"{shape}-{short_size(size)}-{dtype or 'own'}-s{seed}"
+    """Where a made-up checkpoint lies, by everything that decides its bytes: its dims too, which
+    another version of coldload may have scaled otherwise. ShapeError or ScaleError for what can't
+    be made."""
+    dims = scale(with_dtype(load_shape(shape), dtype), size).dims
+    text = ",".join(f"{name}={value}" for name, value in sorted(dims.items()))
+    stamp = f"{xxhash.xxh3_64_intdigest(text.encode()):016x}"[:8]
+    return data / f"{shape}-{short_size(size)}-{dtype or 'own'}-s{seed}-{stamp}"
 
 
 def make_shape(folder: Path, shape: str, size: int, file_format: str, progress: Progress) -> Path:

@@ -10,7 +10,6 @@ from bench.plan.kvpool import Pool, element_bytes, kv_layers, layer_block_bytes,
 from bench.plan.percard import per_card
 from loaders.checkpoint.manifest import Checkpoint
 from loaders.slicing.build import plan_rank
-from loaders.slicing.complete import missing
 from loaders.slicing.engines import Engine
 from loaders.slicing.errors import PlanError
 from loaders.slicing.match import Match, matches
@@ -61,7 +60,7 @@ def answer(checkpoint: Checkpoint, question: Question) -> dict[str, Any]:
     ranks = all_ranks(counted, degrees, placement=placement, remainder=engine.remainder)
     loaded = counted.all_bytes - counted.skipped_bytes
     kept = sum(one.kept for one in ranks)
-    notes = [*model.notes, *missing(model), *_notes(model, question)]
+    notes = [*model.notes, *_notes(model, question)]
     pooled, why = _kv(model, ranks, question)
     document: dict[str, Any] = {
         "engine": engine.name,

@@ -41,8 +41,9 @@ class ScaleError(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Floors:
     """How far an attempt may go: the fewest layers of the kind that repeats, dense layers before
-    them, MTP layers and experts, and the smallest parts of the feed-forward width and of the
-    vocabulary, as the width leaves them, that may be kept."""
+    them, MTP layers, experts and attention heads (eight, so that eight ranks can share them), and
+    the smallest parts of the feed-forward width and of the vocabulary, as the width leaves them,
+    that may be kept."""
 
     layers: int
     dense: int
@@ -50,16 +51,19 @@ class _Floors:
     experts: int
     feed_forward: float
     vocab: float
+    heads: int
 
 
 # From what still looks like the real thing to what is merely valid.
 _ATTEMPTS = (
-    _Floors(layers=4, dense=3, mtp=1, experts=16, feed_forward=0.5, vocab=0.5),
-    _Floors(layers=4, dense=3, mtp=1, experts=16, feed_forward=1, vocab=0.5),
-    _Floors(layers=2, dense=1, mtp=1, experts=8, feed_forward=0.25, vocab=0.25),
-    _Floors(layers=1, dense=1, mtp=1, experts=4, feed_forward=0, vocab=0),
-    _Floors(layers=1, dense=1, mtp=0, experts=2, feed_forward=0, vocab=0),
-    _Floors(layers=3, dense=1, mtp=0, experts=2, feed_forward=0, vocab=0),  # odd: fills other sizes
+    _Floors(layers=4, dense=3, mtp=1, experts=16, feed_forward=0.5, vocab=0.5, heads=8),
+    _Floors(layers=4, dense=3, mtp=1, experts=16, feed_forward=1, vocab=0.5, heads=8),
+    _Floors(layers=2, dense=1, mtp=1, experts=8, feed_forward=0.25, vocab=0.25, heads=8),
+    _Floors(layers=1, dense=1, mtp=1, experts=4, feed_forward=0, vocab=0, heads=8),
+    _Floors(layers=1, dense=1, mtp=0, experts=2, feed_forward=0, vocab=0, heads=1),
+    _Floors(
+        layers=3, dense=1, mtp=0, experts=2, feed_forward=0, vocab=0, heads=1
+    ),  # odd: fills other sizes
 )
 
 
@@ -149,7 +153,8 @@ def _dims(shape: Shape, choice: Mapping[str, int], floors: _Floors) -> dict[str,
             scaled[name] = min(dims[name], max(floor, _rounded(dims[name], part, in_blocks)))
     for _ in range((_FULL // width).bit_length() - 1):
         # Halved in pairs, so that the ratio stays and powers of two of ranks still divide them.
-        if scaled["kv_heads"] % 2 == 0 and scaled["heads"] % 2 == 0:
+        even = scaled["kv_heads"] % 2 == 0 and scaled["heads"] % 2 == 0
+        if even and scaled["heads"] >= 2 * floors.heads:
             scaled["heads"] //= 2
             scaled["kv_heads"] //= 2
     if "dense_layers" in dims and scaled["layers"] < dims["layers"]:

@@ -40,6 +40,8 @@ def with_quantisation(checkpoint: Checkpoint) -> Checkpoint:
             description, checkpoint.tensors, tied=_tied(checkpoint.config)
         )
         problems += _fused(ascend_format.states(description))
+    if config is None and description is None and not problems:
+        problems = _unexamined(checkpoint)
     if not problems:
         return checkpoint
     found = (*checkpoint.problems, *_shortened(problems))
@@ -53,6 +55,23 @@ def _compressed(config: Mapping[str, Any] | None) -> list[Problem]:
         return []
     text = f"config.json: quantization_config is no JSON object but {shown(given)}"
     return [Problem(code="quantisation-invalid", file="config.json", message=text)]
+
+
+def _unexamined(checkpoint: Checkpoint) -> list[Problem]:
+    """int8 weights under a method whose scales nobody here knows: they mustn't pass for sound."""
+    given = (checkpoint.config or {}).get("quantization_config")
+    integers = [
+        spec.name
+        for spec in checkpoint.tensors
+        if spec.dtype == "int8" and len(spec.shape) == 2 and spec.name.endswith(".weight")
+    ]
+    if not isinstance(given, dict) or not integers:
+        return []
+    text = (
+        f"quant_method {shown(given.get('quant_method'))}: {len(integers)} int8 weight(s) "
+        f"({shown(integers[0])}, ...) and what belongs to them aren't examined"
+    )
+    return [Problem(code="quantisation-unexamined", severity="warning", message=text)]
 
 
 def _description(root: str) -> tuple[dict[str, Any] | None, list[Problem]]:

@@ -3,32 +3,19 @@ fused_moe/routed_experts.py. Weights are [out, in]; those of all experts [E, out
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from loaders.checkpoint.text import shown
+from loaders.slicing.block import Block
 from loaders.slicing.config import ModelFacts, Quantisation, needed
 from loaders.slicing.errors import IndivisibleError, PlanError
 from loaders.slicing.model import WEIGHTS, WHOLE, Named
+from loaders.slicing.packed import matrix_shape, packed_block
 from loaders.slicing.plan import Degrees, Place
 
 VOCAB_PADDING: Final = 64  # rows; vLLM's DEFAULT_VOCAB_PADDING_SIZE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Elements `start` to `stop` of `dim`, kept by `replicas` ranks of one pipeline stage. `part`
-    is what it is in its parameter; `allocated` how many elements of `dim` its parameter has for
-    it, where those are more."""
-
-    part: str
-    dim: int
-    start: int
-    stop: int
-    shape: tuple[int, ...]
-    replicas: int
-    allocated: int | None = None
 
 
 def blocks_of(
@@ -44,20 +31,30 @@ def blocks_of(
         return tuple(_own_experts(shape, local))
     if rule.cut == "whole" or tensor.attribute in WHOLE:
         return (_whole(shape, rule.parts, everyone),)
-    weight_shape = tensor.weight.shape
+    packed = tensor.packed
+    weight_shape = matrix_shape(tensor, facts.quantisation) if packed else tensor.weight.shape
     if tensor.weight is tensor.spec and tensor.attribute not in WEIGHTS:
         raise PlanError(
             f"{shown(tensor.spec.name)}: there is no {shown(tensor.module)}.weight beside it, "
             "which would say how it is cut"
         )
     cuts = tuple(_weight_blocks(tensor, weight_shape, facts, degrees, place))
+    if packed:
+        own = [packed_block(cut, tensor, facts.quantisation) for cut in cuts]
+        return _all_or_whole(own, shape, rule.parts, everyone)
     if tensor.attribute in WEIGHTS:
         return cuts
     steps = _steps(tensor, facts.quantisation)
     followed = [_follow(cut, tensor, steps) for cut in cuts]
-    if None in followed:
-        return (_whole(shape, rule.parts, everyone),)
-    return tuple(block for block in followed if block is not None)
+    return _all_or_whole(followed, shape, rule.parts, everyone)
+
+
+def _all_or_whole(
+    found: Sequence[Block | None], shape: tuple[int, ...], parts: tuple[str, ...], everyone: int
+) -> tuple[Block, ...]:
+    if None in found:
+        return (_whole(shape, parts, everyone),)
+    return tuple(block for block in found if block is not None)
 
 
 def _whole(shape: tuple[int, ...], parts: tuple[str, ...], replicas: int) -> Block:

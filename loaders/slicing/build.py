@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from loaders.checkpoint.text import listed, quoted, shown
-from loaders.slicing.blocks import Block, blocks_of
+from loaders.slicing.block import Block
+from loaders.slicing.blocks import blocks_of
 from loaders.slicing.config import needed
 from loaders.slicing.errors import PlanError
 from loaders.slicing.model import Model, Named
@@ -175,7 +176,8 @@ def _stacked(
     """Parts below each other in the rule's order, and where each goes; `lead` stands before."""
     rule = shares[0].tensor.rule
     several = len(rule.of) > 1
-    axis = 0 if shares[0].tensor.spec.shape[rule.out_dim :] == () else rule.out_dim
+    out_dim = shares[0].tensor.out_dim
+    axis = 0 if shares[0].tensor.spec.shape[out_dim:] == () else out_dim
     if rule.stacked is not None and len(shares) > 1 and shares[0].block.dim == 0:
         axis = 0  # experts of this rank that don't lie together in the tensor
     order = {part: index for index, part in enumerate(rule.of)}

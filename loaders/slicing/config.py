@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from loaders.checkpoint.dtypes import BY_NAME
 from loaders.checkpoint.text import quoted
 from loaders.slicing.errors import ConfigError
 
@@ -34,17 +35,23 @@ _INTEGERS: Final = {
     "v_dim": ("v_head_dim",),
     "max_length": ("max_position_embeddings", "n_positions", "max_sequence_length"),
 }
+# No model has more. A plan lists each layer and each expert: a hostile number would never end.
+_MOST: Final = {"layers": 1 << 16, "experts": 1 << 16, "draft_layers": 1 << 16}
+_MOST_ELSE: Final = (1 << 31) - 1
 _MAY_BE_ZERO: Final = {"draft_layers", "shared_experts", "experts", "expert_groups"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantisation:
     """`method` as config.json names it ("fp8", "compressed-tensors", "ascend", ...). `block` is
-    (rows, columns) of a weight that share a scale, `group` columns of one row that do."""
+    (rows, columns) of a weight that share a scale, `group` columns of one row that do, `bits` those
+    of an element that was packed. `by_activation`: GPTQ's desc_act, columns of a group anywhere."""
 
     method: str
     block: tuple[int, int] | None = None
     group: int | None = None
+    bits: int | None = None
+    by_activation: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +139,10 @@ def _integer(config: Mapping[str, Any], fields: tuple[str, ...], fact: str) -> i
         if value is None:
             continue
         least = 0 if fact in _MAY_BE_ZERO else 1
-        if type(value) is not int or value < least:
+        most = _MOST.get(fact, _MOST_ELSE)
+        if type(value) is not int or not least <= value <= most:
             raise ConfigError(
-                f"config.json: {field}: expected a whole number of at least {least}, "
+                f"config.json: {field}: expected a whole number of {least} to {most:,}, "
                 f"found {quoted(value)}"
             )
         return value
@@ -153,7 +161,16 @@ def _text(value: Any) -> str | None:
 
 
 def _dtype(value: Any) -> str | None:
-    return value.removeprefix("torch.") if isinstance(value, str) and value != "auto" else None
+    if not isinstance(value, str) or value == "auto":
+        return None
+    name = value.removeprefix("torch.")
+    name = {"half": "float16", "float": "float32"}.get(name, name)
+    if name not in BY_NAME:
+        raise ConfigError(
+            f"config.json: dtype (or torch_dtype): expected one like bfloat16, "
+            f"found {quoted(value)}"
+        )
+    return name
 
 
 def _quantisation(config: Mapping[str, Any]) -> Quantisation | None:
@@ -163,7 +180,10 @@ def _quantisation(config: Mapping[str, Any]) -> Quantisation | None:
     if not isinstance(found, Mapping):
         return Quantisation(method="ascend") if isinstance(config.get("quantize"), str) else None
     method = _text(found.get("quant_method")) or "unnamed"
-    block, group = _block(found.get("weight_block_size")), found.get("group_size")
+    block, group = (
+        _block(found.get("weight_block_size")),
+        found.get("group_size", found.get("q_group_size")),
+    )
     groups = found.get("config_groups")
     # compressed-tensors: one scheme for each group of layers. Their blocks are the same in what
     # is published; a tensor's own shape decides where a group has none.
@@ -174,7 +194,18 @@ def _quantisation(config: Mapping[str, Any]) -> Quantisation | None:
             group = group or weights.get("group_size")
     if type(group) is not int or group < 1:  # -1 means one group, a whole row
         group = None
-    return Quantisation(method=method, block=block, group=group)
+    bits = found.get("bits", found.get("w_bit"))
+    if bits is not None and (type(bits) is not int or not 1 <= bits <= 32):
+        raise ConfigError(
+            f"config.json: quantization_config: bits: expected 1 to 32, found {quoted(bits)}"
+        )
+    return Quantisation(
+        method=method,
+        block=block,
+        group=group,
+        bits=bits,
+        by_activation=found.get("desc_act") is True,
+    )
 
 
 def _block(value: Any) -> tuple[int, int] | None:

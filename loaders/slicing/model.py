@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
-from loaders.checkpoint.text import listed, quoted, shown
+from loaders.checkpoint.text import count, listed, quoted, shown
 from loaders.slicing.config import ModelFacts, facts_of
 from loaders.slicing.errors import ConfigError, PlanError, RulesError
 from loaders.slicing.rules import Rule, Table, built_in, table_for, table_names
 
-WEIGHTS: Final = ("weight", "weight_packed")
+WEIGHTS: Final = ("weight", "weight_packed", "qweight")
 # What lies beside a weight and is cut as it is, where it has the dimension (facts of
 # compressed-tensors, of fp8 checkpoints and of vllm-ascend's quantisation).
 FOLLOWING: Final = (
@@ -25,7 +25,15 @@ FOLLOWING: Final = (
     "weight_zero_point",
     "deq_scale",
     "quant_bias",
+    "qzeros",
+    "scales",
+    "g_idx",
 )
+TRANSPOSED: Final = ("qweight", "qzeros", "scales")  # [in, out], as GPTQ and AWQ store them
+# Whose tensors were looked at; what any other means by an int8 is anybody's guess.
+EXAMINED: Final = {
+    "fp8", "compressed-tensors", "ascend", "gptq", "gptq_marlin", "awq", "awq_marlin",
+}  # fmt: skip
 # What every rank keeps whole, whatever its size.
 WHOLE: Final = (
     "input_scale",
@@ -59,6 +67,16 @@ class Named:
     layer: int | None
     expert: int | None
     weight: TensorSpec
+
+    @property
+    def packed(self) -> bool:
+        """Whether its weight is one that GPTQ or AWQ packed (loaders.slicing.packed)."""
+        return self.weight.name.endswith(".qweight")
+
+    @property
+    def out_dim(self) -> int:
+        """The dimension in which parts of a fused parameter stand behind each other."""
+        return 1 if self.attribute in TRANSPOSED else self.rule.out_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +119,14 @@ def model_of(checkpoint: Checkpoint, table: Table | None = None) -> Model:
             "rules were used. Check them, or pass your own with --rules"
         )
     named = named_by(main, table, facts)
+    notes += _unexamined(named, facts)
     has_head = any(one.rule.tied for one in named)
     tied = facts.tied if facts.tied is not None else not has_head
     kept: list[Named] = []
     for one in named:
-        if one.rule.cut == "skip":
+        if one.attribute == "g_idx" and one.rule.parts and one.rule.parts[-1] != one.rule.of[-1]:
+            skipped[one.spec.name] = "a fused matrix has one g_idx, that of its last part"
+        elif one.rule.cut == "skip":
             skipped[one.spec.name] = one.rule.why or "the rules leave it out"
         elif one.rule.tied and tied:
             skipped[one.spec.name] = "tied: the head is the embedding"
@@ -120,6 +141,26 @@ def model_of(checkpoint: Checkpoint, table: Table | None = None) -> Model:
         tied=tied,
         notes=tuple(notes),
     )
+
+
+def _unexamined(tensors: Sequence[Named], facts: ModelFacts) -> list[str]:
+    """Whole numbers as weights mean what their quantisation says: told where that is unknown."""
+    method = None if facts.quantisation is None else facts.quantisation.method
+    integers = [
+        one.spec
+        for one in tensors
+        if one.attribute in WEIGHTS and one.spec.dtype in {"int8", "uint8", "int32"}
+    ]
+    if method in EXAMINED or not integers:
+        return []
+    said = (
+        "config.json names no quant_method" if method is None else f"quant_method {quoted(method)}"
+    )
+    return [
+        f"{count(len(integers), 'weight')} of whole numbers ({shown(integers[0].name)} is "
+        f"{integers[0].dtype}), but {said}, whose layout was not examined: they are cut as "
+        f"plain [out, in] matrices. Examined are {listed(sorted(EXAMINED), 10)}"
+    ]
 
 
 def layer_of(name: str) -> int | None:

@@ -11,6 +11,7 @@ from loaders.slicing.plan import Degrees
 Placement = Literal["linear", "round_robin"]
 Remainder = Literal["spread", "last"]
 
+MOST_RANKS = 1 << 16  # each is planned by itself
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
@@ -65,6 +66,11 @@ def check_degrees(degrees: Degrees, experts: int | None) -> None:
         value = getattr(degrees, name)
         if value < 1:
             raise PlanError(f"{name}: expected 1 or more, found {value}")
+    if degrees.world > MOST_RANKS:
+        raise PlanError(
+            f"tp {degrees.tp} x pp {degrees.pp} x dp {degrees.dp} = {degrees.world:,} ranks: "
+            f"expected at most {MOST_RANKS:,}"
+        )
     if degrees.ep == 1:
         return
     if not experts:

@@ -14,9 +14,11 @@ from typing import Final
 
 from loaders.checkpoint.dtypes import itemsize
 from loaders.checkpoint.manifest import Checkpoint, TensorSpec
-from loaders.slicing.blocks import Block, blocks_of
+from loaders.slicing.block import Block
+from loaders.slicing.blocks import blocks_of
 from loaders.slicing.build import check_place, experts_of, layers_of, stages_of
 from loaders.slicing.model import WEIGHTS, Model, Named
+from loaders.slicing.packed import elements_each
 from loaders.slicing.placement import Placement, Remainder, check_degrees, expert_number
 from loaders.slicing.plan import Degrees, Place
 
@@ -157,7 +159,8 @@ def rank_bytes(
             padding += number * size * _padded(block)
             touched += number * _touched(tensor.spec, block, size)
             if tensor.rule.latent and tensor.attribute in WEIGHTS:
-                after_load += number * elements * itemsize(_model_dtype(model, tensor.spec))
+                each = elements_each(tensor, model.facts.quantisation)
+                after_load += number * elements * each * itemsize(_model_dtype(model, tensor.spec))
     others = sum(nbytes for id, nbytes in counted.filterable.items() if id not in local)
     return RankBytes(
         place=place,
