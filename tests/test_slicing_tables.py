@@ -117,6 +117,19 @@ def test_names_that_no_rule_knows_are_refused_with_names_and_a_way_out():
             model_of(manifest(tensors, {**config, "architectures": [architecture]}))
 
 
+@pytest.mark.parametrize("tower", ["visual.blocks.0", "model.vision_tower.encoder.layers.7"])
+def test_a_vision_tower_is_whole_on_every_rank_and_its_layers_are_no_drafts(tower):
+    tensors, config = decoder(layers=2)
+    own = {f"{tower}.attn.qkv.weight": (9, 3), f"{tower}.attn.qkv.bias": (9,)}
+    model = model_of(manifest({**tensors, **own}, config))
+    assert not model.skipped
+    assert any("vision tower is planned whole" in note for note in model.notes)
+    for rank in range(4):
+        plan = plan_rank(model, Degrees(tp=2, pp=2), rank)
+        assert {one.name: one.shape for one in plan.parameters if one.name in own} == own
+    assert not any("vision" in note for note in model_of(manifest(tensors, config)).notes)
+
+
 def test_a_users_table_extends_a_built_in_one(tmp_path):
     tensors, config = decoder()
     tensors["model.layers.0.mystery.weight"] = (6, 4)

@@ -106,6 +106,11 @@ def _notes(model: Model, question: Question) -> list[str]:
             )
     if degrees.ep > 1 and degrees.ep > model.experts:
         found.append(f"{degrees.ep} ranks, {model.experts} experts a layer: some ranks have none")
+    if degrees.ep > 1:
+        found.append(
+            "EPLB isn't modelled: with redundant experts a rank holds (experts + redundant) / ep "
+            "of a layer, and there is no EP filter"
+        )
     if degrees.ep > 1 and not engine.ep_filter:
         found.append(f"{engine.name} has no EP filter: every rank reads all experts (since 0.18)")
     return found

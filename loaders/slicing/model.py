@@ -52,6 +52,10 @@ WHOLE: Final = (
 _ATTRIBUTES: Final = {*WEIGHTS, *FOLLOWING, *WHOLE}
 # Beside a tensor that is named without ".weight" (experts stored as one tensor).
 _BARE: Final = {"_scale_inv": "weight_scale_inv", "_scale": "weight_scale", "_bias": "bias"}
+TOWER: Final = "vision tower"  # the kind of the rule for what sees pictures
+_TOWER: Final = re.compile(
+    r"(?:model\.)?(?:visual|vision_tower|vision_model|multi_modal_projector|mm_projector)\."
+)
 _LAYER: Final = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
@@ -133,6 +137,11 @@ def model_of(checkpoint: Checkpoint, table: Table | None = None) -> Model:
         else:
             kept.append(one)
     _check_experts(kept, facts)
+    if any(one.rule.kind == TOWER for one in kept):
+        notes.append(
+            "the vision tower is planned whole on every rank; an engine that divides it holds "
+            "less (a table of --rules can say so)"
+        )
     return Model(
         facts=facts,
         table=table,
@@ -164,8 +173,9 @@ def _unexamined(tensors: Sequence[Named], facts: ModelFacts) -> list[str]:
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the layer that a tensor's name says it is in."""
-    match = _LAYER.search(name)
+    """The number of the language model's layer that a tensor's name says it is in; a vision tower's
+    layers are counted by themselves."""
+    match = None if _TOWER.match(name) else _LAYER.search(name)
     return int(match[1]) if match else None
 
 
