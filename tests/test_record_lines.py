@@ -61,6 +61,7 @@ def changed(**fields: Any) -> str:
         (changed(seconds={"total": float("nan")}), "seconds.total: expected seconds, 0 or"),
         (changed(seconds=[]), "seconds: expected a mapping, found a list of 0"),
         (changed(cache={}), "cache.requested: expected a name, found nothing"),
+        (changed(case=None), "case: expected a name, found nothing"),
         (changed(storage={"mount": "/"}), "storage.label: expected a name, found nothing"),
         (changed(status="fine"), "status: expected one of ok, failed, skipped, found 'fine'"),
         (changed(bytes=-1), "bytes: expected a whole number from 0 on, found -1"),
@@ -87,20 +88,24 @@ def test_a_bad_line_in_the_middle_is_an_error_with_its_number(
 
 
 def test_a_value_that_does_not_fit_is_unknown_and_named(tmp_path: Path) -> None:
-    host = {"kind": "host", "schema": 1, "cores": "two", "host": {"memory": {"usable_bytes": []}}}
+    memory = {"usable_bytes": []}
+    facts = {"memory": memory, "storage": {"here": 1, "there": None}}
+    host = {"kind": "host", "schema": 1, "cores": "two", "host": facts}
     odd = replace(SAMPLE, details={"notes": "one", "absent_bytes": 3, "of": ["others"]})
     path = tmp_path / RECORDS
     lines = [{**PLAN, "passes": -1, "model": None}, host, odd.to_json()]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     run = read_run(tmp_path, skip_broken=True)
     assert run.plan == {key: value for key, value in PLAN.items() if key != "passes"}
-    assert run.host == {"kind": "host", "schema": 1, "host": {"memory": {}}}
+    assert run.host == {"kind": "host", "schema": 1, "host": {"memory": {}, "storage": {}}}
+    assert run.cores == 1
     assert run.samples[0].details == {"absent_bytes": 3, "of": ["others"]}
     assert run.missing() == {}
     assert run.doubts == (
         "line 1: passes: expected a number of passes, found -1",
         "line 2: cores: expected a whole number from 1 on, found 'two'",
         "line 2: host.memory.usable_bytes: expected a whole number from 0 on, found a list of 0",
+        "line 2: host.storage.here: expected a mapping, found 1",
         "line 3: details.notes: expected a list, found 'one'",
     )
     with pytest.raises(RecordsError, match=r":1: not a coldload record \(passes: expected"):

@@ -94,6 +94,21 @@ def test_the_answer_comes_first_in_words() -> None:
     assert found.doubt is None
 
 
+def test_the_answer_names_the_fastest_that_the_engine_has() -> None:
+    run = made_run(
+        *three("snapshot", 2.0, ownership="borrowed"),
+        *three("dummy", 9.0),
+        *three("pt-threads", 1.0, threads=2),
+        *three("safetensors-mmap", 0.5, ownership="mapped"),
+    )
+    lead = " ".join(answer(run).lead)
+    assert (
+        "Of what vLLM has, pt-threads, 2 threads is the fastest: 1.02 GB/s, 100 GB in 98 s." in lead
+    )
+    usual = made_run(*three("parallel", 2.0), *three("safetensors-mmap", 0.5, ownership="mapped"))
+    assert "Of what vLLM has" not in " ".join(answer(usual).lead)
+
+
 def test_the_answer_of_a_run_without_cold_loads_or_without_any() -> None:
     assert "out of the page cache" in answer(made_run(*three("pt", 1.0, cache="warm"))).headline
     only = made_run(ceiling("memory-read", 8.0, storage=None, cache="none"))

@@ -47,7 +47,6 @@ class Sign:
 def others_at_work(run: Run) -> list[str]:
     """What others did during samples, by the host's own counts: at the storage's disk, at the
     processors, in other virtual machines; and waiting for memory. One sentence each."""
-    cores = int((run.host or {}).get("cores", 1))
     told = [
         (sample, sample.company)
         for sample in measured(run.settled())
@@ -58,7 +57,7 @@ def others_at_work(run: Run) -> list[str]:
         found = []
         for sample, company in told:
             figure = sign.of(sample, company)
-            if figure is not None and figure > sign.least(sample, cores):
+            if figure is not None and figure > sign.least(sample, run.cores):
                 found.append(figure)
         if found:
             during = f"During {len(found)} of {count(len(told), 'sample')}"

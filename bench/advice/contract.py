@@ -56,6 +56,7 @@ class Seen:
 
     @property
     def host(self) -> Mapping[str, Any]:
+        """What the host line says of the machine; empty if nothing."""
         return (self.run.host or {}).get("host") or {}
 
     def storage(self, label: str | None) -> Mapping[str, Any]:
@@ -80,6 +81,7 @@ class Seen:
 
 
 def see(run: Run, engine: Version = NEWEST) -> Seen:
+    """What of a run advice looks at, for a version of the engine (`(0, 33)`)."""
     reading = tuple(row for row in rows(run) if not row.apart and not row.twin)
     return Seen(run=run, reading=reading, tops=ceilings(run), engine=engine)
 
@@ -124,8 +126,10 @@ def rate_words(row: Row) -> str:
 
 
 def engine_options(row: Row) -> dict[str, Any]:
+    """A row's options without the mark of an A/A twin."""
     return {key: value for key, value in row.options.items() if key != "twin"}
 
 
 def first(rows_: Sequence[Row], loader: str) -> Row | None:
+    """The first row of a loader, None without one."""
     return next((row for row in rows_ if row.loader == loader), None)

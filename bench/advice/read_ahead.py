@@ -18,14 +18,13 @@ WAITS = "too few reads in flight"
 def find(seen: Seen) -> Advice | None:
     """The usual way waits for its reads, and the kernel reads less ahead than ENOUGH_KB. What it
     would save is at most the way to the storage's own rate."""
-    cores = int((seen.run.host or {}).get("cores") or 1)
     for label in seen.labels:
         row, facts = usual_way(seen, label), seen.storage(label)
         ahead = (facts.get("block") or {}).get("read_ahead_kb")
         if row is None or not isinstance(ahead, int) or ahead >= ENOUGH_KB:
             continue
         ring = seen.tops.get(Group(storage=label, cache="cold", ownership="borrowed"))
-        if not ring or limit(row, seen.tops, cores) != WAITS:
+        if not ring or limit(row, seen.tops, seen.run.cores) != WAITS:
             continue
         saved = saving(seconds(row.rates, row.nbytes), seconds(ring, row.nbytes), at_most=True)
         if saved is None:

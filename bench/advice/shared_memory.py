@@ -10,6 +10,7 @@ ENOUGH = 1 << 30
 
 
 def find(seen: Seen) -> Advice | None:
+    """/dev/shm holds less than ENOUGH bytes, as the host line says."""
     total = (seen.host.get("shared_memory") or {}).get("total_bytes")
     if not isinstance(total, int) or total >= ENOUGH:
         return None

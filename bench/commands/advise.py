@@ -98,6 +98,7 @@ def _start(log: str) -> Start:
 def document(
     run: Run, engine: str, found: list[Advice], company: list[str], start: Start | None
 ) -> dict[str, Any]:
+    """What --json prints: see the top of this file."""
     return {
         "run": str(run.path),
         "engine": engine,

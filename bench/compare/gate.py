@@ -36,10 +36,12 @@ class Gate:
 
     @property
     def text(self) -> str:
+        """As it was given, in one spelling."""
         return f"{self.what} {self.direction} {self.percent:g}%"
 
 
 def parse_gate(text: str) -> Gate:
+    """A limit such as `read slower 10%`. GateError for what is none."""
     found = _GATE.fullmatch(text)
     if found is None:
         raise GateError(

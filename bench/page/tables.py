@@ -96,7 +96,7 @@ def _mib(nbytes: float | None) -> float | None:
 def tables(run: Run) -> list[Table]:
     """One table for each phase that was measured, then the ceilings."""
     tops = ceilings(run)
-    cores = int(run.host["cores"]) if run.host else 1
+    cores = run.cores
     made = [phase_table(phase, rows(run, phase), tops, cores) for phase in phases_of(run)]
     return [table for table in (*made, ceiling_table(run)) if table.rows]
 

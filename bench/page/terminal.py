@@ -148,10 +148,9 @@ Shown = Sequence[Table | Text]
 
 def _reading(run: Run, made: Sequence[Row], width: int) -> list[Shown]:
     tops = ceilings(run)
-    cores = int((run.host or {}).get("cores", 1))
     columns = fitting(made, width)
     found: list[Shown] = [
-        [_table(_title(run, group), columns, members, tops, cores)]
+        [_table(_title(run, group), columns, members, tops, run.cores)]
         for group, members in groups(made).items()
     ]
     if len(columns) < len(COLUMNS):

@@ -39,3 +39,5 @@ def scale(axes: Axes, most: float, unit: str | None) -> None:
         axes.tick_params(labelbottom=False)
     else:
         axes.set_xlabel(unit, loc="right", labelpad=2)
+        # `0`, not `0.000`, whose half would stand beyond the margin.
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.6g}")

@@ -22,7 +22,7 @@ from bench.pictures.style import (
     write,
 )
 from bench.record.summary import ByPass, Group, Row, ceiling_for
-from bench.words.names import MEMORY, named, place
+from bench.words.names import memory_words, named, place
 
 HEAD, BETWEEN, FOOT = 46.0, 30.0, 36.0
 READING = "bar: median; dots: each pass; right: GB/s, % of ceiling"
@@ -54,7 +54,7 @@ def rate_picture(
         write(figure, READING, top=40, size=SMALL, colour=MUTED)
         top = HEAD
         for group, members in shown.items():
-            write(figure, MEMORY.get(group.ownership, group.ownership), top=top + 18, colour=MUTED)
+            write(figure, memory_words(group), top=top + 18, colour=MUTED)
             ceiling = lines[group]
             if ceiling is not None:
                 words = f"ceiling {ceiling:.2f}"
@@ -103,5 +103,5 @@ def _text(shown: Mapping[Group, Sequence[Row]], lines: Mapping[Group, float | No
             + (f" ({row.rate.low:.2f} to {row.rate.high:.2f})" if row.rate.n > 1 else "")
             for row in members
         )
-        parts.append(f"Into {MEMORY.get(group.ownership, group.ownership)}, {top}: {bars}.")
+        parts.append(f"Into {memory_words(group)}, {top}: {bars}.")
     return " ".join(parts)

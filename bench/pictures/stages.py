@@ -11,11 +11,13 @@ from bench.pictures.style import (
     GREY,
     GRID,
     INK,
+    MUTED,
     ORANGE,
     PAPER,
     PINK,
     RED,
     SKY,
+    SMALL,
     TITLE,
     YELLOW,
     Picture,
@@ -44,6 +46,8 @@ REST = "other"
 """What no stage accounts for: the total less the stages, where these didn't overlap."""
 
 HEAD, FOOT = 30.0, 36.0
+NOTE = 16.0
+OVERLAPPED = "a mark: its stages overlapped, and there it was done"
 SEEN = 0.005
 """The share of its bar below which a stage is no key: it couldn't be seen."""
 
@@ -68,12 +72,16 @@ def stages_picture(groups: Mapping[Group, Sequence[Row]]) -> Picture | None:
     first = next(iter(groups))
     title = f"Seconds by stage: {place(first)}"
     name = file_name("stages", place(first))
-    head = HEAD + keys_height(used)
+    totals = [row.seconds.get("total", 0.0) for row in ways]
+    marked = [_overlapped(stack, total) for stack, total in zip(stacks, totals, strict=True)]
+    legend = HEAD + keys_height(used)
+    head = legend + (NOTE if any(marked) else 0.0)
     with drawing(name, head + FOOT + ROW * len(ways)) as figure:
         write(figure, title, top=22, size=TITLE, bold=True)
         keys(figure, [(stage, COLOURS.get(stage, GRID)) for stage in used], top=HEAD + 12)
+        if any(marked):
+            write(figure, OVERLAPPED, top=legend + 10, size=SMALL, colour=MUTED)
         axes = panel(figure, top=head, height=ROW * len(ways))
-        totals = [row.seconds.get("total", 0.0) for row in ways]
         label_rows(axes, [named(row) for row in ways], [_seconds(total) for total in totals])
         for number, (stack, total) in enumerate(zip(stacks, totals, strict=True)):
             left, level = 0.0, number + LEVEL
@@ -88,10 +96,14 @@ def stages_picture(groups: Mapping[Group, Sequence[Row]]) -> Picture | None:
                     linewidth=0.6,
                 )
                 left += value
-            if left > total * 1.02:  # they overlapped: where it was really done
+            if marked[number]:
                 axes.plot([total] * 2, [level - 0.26, level + 0.26], color=INK, linewidth=1.6)
         scale(axes, max([*totals, *(sum(stack.values()) for stack in stacks)]), "seconds")
         return picture(figure, name=name, title=title, text=_text(ways, stacks))
+
+
+def _overlapped(stack: Mapping[str, float], total: float) -> bool:
+    return sum(stack.values()) > total * 1.02
 
 
 def _order(stacks: Sequence[Mapping[str, float]]) -> list[str]:

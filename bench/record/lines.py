@@ -106,13 +106,16 @@ def _clean(value: Any, shape: Shape, where: str, faults: list[Fault]) -> Any:
             made[name] = one
         elif one is not None:
             made[name] = _clean(one, inner, _within(where, name), faults)
+    if isinstance(shape, Each) and shape.of is not ANY:
+        return {name: one for name, one in made.items() if one is not None}
     if isinstance(shape, Fields):
         made = {
             name: one for name, one in made.items() if one is not None or name not in shape.known
         }
         faults += [
             Fault(where=_within(where, name), expected=_words(shape.known[name]), found=NOTHING)
-            for name in sorted(shape.needed - value.keys())
+            for name in sorted(shape.needed)
+            if value.get(name) is None
         ]
     return made
 

@@ -59,6 +59,8 @@ class CacheRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageRecord:
+    """Where the files lay: what it was called, and what it is."""
+
     label: str
     file_system: str | None = None
     mount: str | None = None
@@ -191,6 +193,7 @@ class Writer:
             raise OSError(error.errno, error.strerror, where) from error
 
     def close(self) -> None:
+        """No line is lost without it: each was synced."""
         os.close(self._fd)
 
 
@@ -206,6 +209,11 @@ class Run:
     cut: bool = False
     broken: tuple[int, ...] = ()
     doubts: tuple[str, ...] = ()
+
+    @property
+    def cores(self) -> int:
+        """Those that the run might use; 1 where it doesn't tell."""
+        return int((self.host or {}).get("cores", 1))
 
     def settled(self) -> tuple[Sample, ...]:
         """The last sample of each case in each pass: one that was thrown out because its clocks

@@ -232,6 +232,7 @@ class Lines:
     details: Fields
 
     def of(self, kind: str) -> Fields | None:
+        """The shape of a kind of line; None for one that this version lacks."""
         return {"plan": self.plan, "host": self.host, "sample": self.sample}.get(kind)
 
 

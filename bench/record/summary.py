@@ -93,6 +93,7 @@ class Row:
 
 
 def title_of(sample: Sample) -> str:
+    """A sample's loader with its options, `[A/A]` behind a twin."""
     options = ", ".join(
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in sorted(sample.options.items())
@@ -138,6 +139,7 @@ def ceilings(run: Run) -> dict[Group, ByPass]:
 
 
 def ceiling_for(group: Group, found: Mapping[Group, ByPass]) -> ByPass:
+    """A group's ceiling in GB/s by pass, else the one of memory alone; empty without."""
     anywhere = Group(storage=None, cache=group.cache, ownership=group.ownership)
     return found.get(group) or found.get(anywhere) or {}
 
@@ -146,12 +148,11 @@ def rows(run: Run, phase: str = "disk_to_host") -> list[Row]:
     """The phase's rows, the best of each group first; samples whose state wasn't the asked one
     make a row of their own, behind the others."""
     tops = ceilings(run) if phase == "disk_to_host" else tops_within(run, phase)
-    cores = int(run.host["cores"]) if run.host else 1
     by_key: dict[tuple[str, str], list[Sample]] = {}
     for sample in measured(run.samples):
         if sample.phase == phase and rate_of(sample) is not None:
             by_key.setdefault((sample.case, seen(sample)), []).append(sample)
-    made = [_row(samples, tops, cores) for samples in by_key.values()]
+    made = [_row(samples, tops, run.cores) for samples in by_key.values()]
     return sorted(made, key=lambda row: (_order(row.group), row.apart, -row.rate.median))
 
 
@@ -167,6 +168,7 @@ def seen(sample: Sample) -> str:
 
 
 def group_of(sample: Sample) -> Group:
+    """What the sample is ranked within."""
     return Group(
         storage=sample.storage.label if sample.storage else None,
         cache=sample.cache.requested,
@@ -184,6 +186,7 @@ def hardware(group: Group) -> bool:
 
 
 def simulated(group: Group) -> bool:
+    """Whether its device is made up, whose figures are none of hardware."""
     return group.device.startswith(SIMULATED)
 
 

@@ -39,6 +39,7 @@ class ProgressLine:
             self._percent_said = time.monotonic()
 
     def start(self, total: int) -> None:
+        """From now on `total` samples are to come."""
         self._total, self._done, self._began = total, 0, time.monotonic()
 
     def sample(self, phase: str, number: int, passes: int, title: str) -> None:
@@ -58,6 +59,7 @@ class ProgressLine:
         self._done += 1
 
     def finish(self) -> None:
+        """Wipes the line that could be overwritten."""
         if self._reporter is not None and self._reporter.isatty:
             self._rewrite("")
 

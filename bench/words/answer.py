@@ -8,7 +8,9 @@ from statistics import median
 from bench.record.records import Run, measured
 from bench.record.summary import Group, Row, ceilings, noise, phases_of, rows
 from bench.sizes import format_size
+from bench.words.engine_settings import flags_for
 from bench.words.findings import SMALL
+from bench.words.for_engine import MADE_UP
 from bench.words.limits_seen import ABOVE
 from bench.words.names import named, phase_words
 
@@ -89,7 +91,7 @@ def _bests(reading: list[Row]) -> list[Row]:
 def _rank(row: Row) -> tuple[int, bool, float]:
     state = {"cold": 3, "none": 2, "warm": 1}.get(row.group.cache, 0)
     # Of made-up values nothing was read: they lead only where nothing else is there.
-    return state, row.loader != "dummy", row.rate.median
+    return state, row.loader != MADE_UP, row.rate.median
 
 
 def _storage_top(run: Run, best: Row) -> float | None:
@@ -126,7 +128,26 @@ def _meaning(best: Row, reading: list[Row]) -> list[str]:
             f"The engine's usual way ({STOCK}) reached {stock.rate.median:.2f} GB/s: 100 GB in "
             f"{_long(stock.rate.median)}."
         )
+    theirs = _of_the_engine(best, reading)
+    if theirs is not None and theirs is not stock and theirs is not best:
+        said.append(
+            f"Of what vLLM has, {named(theirs)} is the fastest: {theirs.rate.median:.2f} GB/s, 100 "
+            f"GB in {_long(theirs.rate.median)}."
+        )
     return said
+
+
+def _of_the_engine(best: Row, reading: list[Row]) -> Row | None:
+    """The fastest way there that can be set in the engine."""
+    where = best.group.storage, best.group.cache
+    there = [
+        row
+        for row in reading
+        if (row.group.storage, row.group.cache) == where
+        and row.loader != MADE_UP
+        and flags_for(row.loader, row.options, row.threads or 1) is not None
+    ]
+    return max(there, key=lambda row: row.rate.median, default=None)
 
 
 def _long(rate: float) -> str:
@@ -175,7 +196,9 @@ def _is_way(row: Row) -> bool:
 
 def _phase(phase: str, ways: list[Row]) -> str:
     best = min(ways, key=lambda row: row.seconds["total"])
-    share = "" if best.percent is None else f", {best.percent.median:.0f} % of its ceiling"
+    share = ""
+    if best.percent is not None and best.percent.median <= ABOVE:
+        share = f", {best.percent.median:.0f} % of its ceiling"
     words = phase_words(phase, best.group.device)
     words += "" if best.group.device == "cpu" else f" ({best.group.device})"
     return (

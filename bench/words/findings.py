@@ -212,6 +212,7 @@ def blind_to_the_cache(made: Sequence[Row]) -> list[str]:
 
 
 def noise_of_the_run(made: Sequence[Row]) -> list[str]:
+    """What one way under two names differed by: the least that a difference must exceed."""
     return [
         f"Noise: {row.title} twice under two names, {where(row.group)}: "
         f"{pair.median:.2f} x ({pair.low:.2f} to {pair.high:.2f}, {pair.kind} of {pair.n})."
@@ -262,6 +263,7 @@ def cost_of_measuring(run: Run) -> list[str]:
 
 
 def contradictions(made: Sequence[Row]) -> list[str]:
+    """Rows above their ceiling, which can't be."""
     return [
         f"{row.title}, {row.group.cache} on {row.group.storage}: {row.percent.median:.0f} % of its "
         f"ceiling. {_above(row)}"
@@ -309,6 +311,7 @@ def discarded(run: Run) -> list[str]:
 
 
 def failures(samples: Sequence[Sample]) -> list[str]:
+    """Each failed sample with its reason."""
     return [
         f"FAILED {title_of(sample)}{threads(sample.threads)}, {sample.cache.requested}, pass "
         f"{sample.pass_number}: "
@@ -330,6 +333,7 @@ def skips(samples: Sequence[Sample]) -> list[str]:
 
 
 def notes_of(made: Sequence[Row]) -> list[str]:
+    """What loaders noted on the way, each once."""
     noted: dict[str, list[str]] = {}
     for row in made:
         for note in row.notes:
@@ -338,6 +342,7 @@ def notes_of(made: Sequence[Row]) -> list[str]:
 
 
 def small(run: Run) -> list[str]:
+    """A checkpoint of less than SMALL bytes, on which mostly starting up is timed."""
     size = int((run.plan or {}).get("size") or 0)
     if size >= SMALL or not size or (run.plan or {}).get("smoke"):
         return []
@@ -357,6 +362,7 @@ def many_threads(run: Run, made: Sequence[Row]) -> list[str]:
 
 
 def few_passes(run: Run) -> list[str]:
+    """Fewer passes than an interval takes."""
     passes = int((run.plan or {}).get("passes", 0))
     if passes >= BOOTSTRAP_FROM or (run.plan or {}).get("smoke"):
         return []

@@ -63,5 +63,6 @@ def _safe(text: str) -> str:
 
 
 def setting_of(row: Row) -> str:
+    """The engine's setting for a row, or that there is none, in words."""
     options = {key: value for key, value in row.options.items() if key != "twin"}
     return engine_setting(row.loader, options, row.threads or 1)

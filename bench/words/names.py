@@ -28,6 +28,13 @@ COPY = "memory copy to a second buffer (no accelerator)"
 """What the phase host_to_device is where the device is the host."""
 
 
+def memory_words(group: Group) -> str:
+    """Where the bytes come to lie."""
+    if group.ownership == "device" and group.device == "cpu":
+        return "a second buffer"
+    return MEMORY.get(group.ownership, group.ownership)
+
+
 def phase_words(phase: str, device: str = "") -> str:
     """`device` is that of all that is spoken of, if there is one."""
     if phase == "host_to_device" and device == "cpu":
@@ -54,4 +61,5 @@ def named(row: Row) -> str:
 
 
 def threads(count: int) -> str:
+    """`1 thread`, `8 threads`."""
     return f"{count} thread{'' if count == 1 else 's'}"

@@ -13,10 +13,12 @@ def where(group: Group) -> str:
 
 
 def state(group: Group) -> str:
+    """The cache state as sentences name it: `cold`, `50% resident`."""
     return f"{group.cache} resident" if share_of(group.cache) else group.cache
 
 
 def threads(count: int | None) -> str:
+    """` with 2 threads`; empty for a way that takes none."""
     return "" if count is None else f" with {count} thread{'s' if count > 1 else ''}"
 
 
@@ -32,4 +34,5 @@ def against(pair: Ratio | None) -> str:
 
 
 def bounds(pair: Ratio) -> str:
+    """`0.87 to 1.16, range of 3`."""
     return f"{pair.low:.2f} to {pair.high:.2f}, {pair.kind} of {pair.n}"

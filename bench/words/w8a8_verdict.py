@@ -50,10 +50,12 @@ class WayTimes:
     n: int
 
     def share(self, stage: str) -> float:
+        """A stage's part of the total, from 0 to 1."""
         return self.stages.get(stage, 0.0) / self.total
 
     @property
     def besides_reading(self) -> float:
+        """Seconds of all other stages."""
         return self.total - self.stages.get("read", 0.0)
 
     @property
@@ -95,6 +97,7 @@ class Verdict:
 
     @property
     def shown(self) -> bool:
+        """Whether a difference was shown: more than one pass, and 0 outside the bounds."""
         return self.saving.n > 1 and not self.saving.low <= 0.0 <= self.saving.high
 
 
@@ -147,6 +150,7 @@ def alone(run: Run) -> list[Alone]:
 
 
 def times(samples: Sequence[Sample]) -> WayTimes:
+    """Medians over the samples of one way; there is at least one."""
     details = samples[0].details
     needed = details.get("needed", {})
     return WayTimes(
