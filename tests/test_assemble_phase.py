@@ -46,7 +46,7 @@ def test_every_way_cold_and_warm_whole_unless_tp_is_given() -> None:
         ways = {one.loader for one in cases if one.options.get("by") == name}
         assert ways == {"read-alone", "staged", "overlapped"}
     own = {one.loader for one in cases if not {"by", "part"} & one.options.keys()}
-    assert own == {"stock", "read-alone", "overlapped"}
+    assert own == {"stock", "read-alone", "overlapped", "restored"}
     assert loaders_of() == {None, *parameters.STAGED}
     assert {one.layout for one in into_parameters(tp="8")} == {"tp8"}
     assert {one.layout for one in into_parameters(tp="4", ep=True)} == {"tp4-ep"}
@@ -114,6 +114,9 @@ def test_every_sample_is_proved_and_its_stages_add_up(ready, tp: str) -> None:
     for case in into_parameters(tp=tp, cache="warm", loader=named):
         if "part" in case.options:
             assert "no draft model" in str(ASSEMBLE.refuses(case, ready))
+            continue
+        if case.loader == "restored":  # tests/test_restored_phase.py has a snapshot of it
+            assert "no snapshot of that share was made" in str(ASSEMBLE.refuses(case, ready))
             continue
         assert ASSEMBLE.refuses(case, ready) is None
         heard = sampled(ready, case)

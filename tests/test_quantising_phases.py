@@ -206,13 +206,13 @@ def test_other_weights_have_another_digest_and_fail(
 
 def test_the_offline_way_reads_the_quantised_form() -> None:
     forms = {case.loader: w8a8.form(case) for case in w8a8.cases(asked())}
-    assert forms == {"online": None, "offline": FORM}
+    assert forms == {"online": None, "offline": FORM, "restored": "restored-tp8-int8-nz"}
 
 
 def test_w8a8_is_measured_cold_and_warm_into_the_layout_of_the_device() -> None:
     found = w8a8.cases(asked())
     assert {(case.loader, case.cache) for case in found} == {
-        (way, cache) for way in w8a8.WAYS for cache in ("cold", "warm")
+        (way, cache) for way in (*w8a8.WAYS, "restored") for cache in ("cold", "warm")
     }
     assert {case.options["into"] for case in found} == {"nz"}
     assert {case.options["into"] for case in w8a8.cases(asked(device="cuda:0"))} == {"view"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,61 @@ def test_whole_tensors_and_other_shares_of_the_model_are_no_assembly() -> None:
     for how in ({"into": "tensors"}, {"into": "parameters", "layout": "tp4"}):
         (sentence,) = said(run_of(1.0, others, **how))
         assert "0.500 s less than loading by direct" in sentence
+
+
+def kept_run(restore: float, others: Mapping[str, float], phase: str, **options: str) -> Run:
+    """A run of a phase alone: what was restored, and the other ways to the same."""
+    counts = {"made_ms": 12_000, "file_bytes": DISK}
+    samples = [sample("direct-ring", number, 0.9, phase="ceiling") for number in (1, 2)]
+    for number in (1, 2):
+        how: dict[str, Any] = {"phase": phase, "options": options, "layout": "tp8"}
+        samples.append(sample("restored", number, restore, details={"counts": counts}, **how))
+        for loader, seconds in others.items():
+            samples.append(sample(loader, number, seconds, **how))
+        # other ends than those of what was restored: none is a way to the same
+        samples.append(sample("fast", number, 0.01, **{**how, "options": {"into": "nowhere"}}))
+        draft = {**options, "part": "draft"}
+        samples.append(sample("small", number, 0.01, **{**how, "options": draft}))
+        samples.append(sample("less", number, 0.01, **{**how, "layout": "tp16"}))
+    for number, one in enumerate(samples):
+        samples[number] = replace(
+            one, case=f"{one.case}/{one.layout}/{sorted(one.options.items())}"
+        )
+    return Run(path=Path("r/records.jsonl"), plan=None, host=None, samples=tuple(samples))
+
+
+def test_a_restored_state_against_the_fastest_way_to_the_same() -> None:
+    (sentence,) = said(
+        kept_run(1.0, {"stock": 9.0, "overlapped": 4.0}, "assemble", into="parameters")
+    )
+    assert "restoring the state of tp8 takes 1.000 s, 3.000 s less than assembling by" in sentence
+    assert "overlapped" in sentence
+    assert "it pays from start 4 on" in sentence
+    assert "0.900 s here, 90 % of what it takes" in sentence
+    (sentence,) = said(kept_run(1.0, {"online": 4.0, "offline": 2.0}, "w8a8", into="nz"))
+    assert "the state of tp8, int8 and scales in nz takes 1.000 s, 1.000 s less than" in sentence
+    assert "offline" in sentence
+
+
+def test_a_restored_state_that_is_no_faster() -> None:
+    (sentence,) = said(
+        kept_run(2.0, {"stock": 9.0, "overlapped": 2.0}, "assemble", into="parameters")
+    )
+    assert "it never pays" in sentence
+    assert said(kept_run(1.0, {}, "assemble", into="parameters")) == []
+
+
+def test_a_draft_model_is_no_other_way_to_a_snapshot() -> None:
+    run = run_of(1.0, {("assemble", "overlapped"): 4.0}, into="parameters")
+    draft = [
+        replace(
+            one, case="draft", options={**one.options, "part": "draft"}, seconds=Seconds(total=0.1)
+        )
+        for one in run.samples
+        if one.phase == "assemble"
+    ]
+    (sentence,) = said(replace(run, samples=(*run.samples, *draft)))
+    assert "3.000 s less than assembling by overlapped (" in sentence
 
 
 def test_it_may_never_pay() -> None:

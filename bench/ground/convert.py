@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.ground.leftovers import held, partial_of
 from bench.ground.prepare import Prepared, check_space
@@ -16,6 +17,9 @@ from loaders.checkpoint.read import open_checkpoint
 from loaders.checkpoint.tensorizer_file import TENSORS
 from loaders.contract import Loader
 from loaders.safetensors_mmap import SafetensorsMmap
+
+if TYPE_CHECKING:
+    from bench.snapshot.make import Request
 
 _WITHOUT_NUMPY = ("bfloat16", "float8", "complex32")
 
@@ -55,9 +59,14 @@ def convert_to_tensorizer(source: Checkpoint, dest: Path) -> Path:
     return dest
 
 
-def convert_to_snapshot(ready: Prepared, dest: Path, progress: Callable[[int, int], None]) -> Path:
-    """The folder `dest` with the snapshot of one rank that holds all; made now unless it is there
-    already.
+def convert_to_snapshot(
+    ready: Prepared,
+    dest: Path,
+    progress: Callable[[int, int], None],
+    request: Request | None = None,
+) -> Path:
+    """The folder `dest` with the snapshot of one rank that holds all, or of what is asked for; made
+    now unless it is there already.
 
     ConvertError if it can't be made of this model, or what is there was made from another one;
     MakeError if there is no room.
@@ -76,7 +85,7 @@ def convert_to_snapshot(ready: Prepared, dest: Path, progress: Callable[[int, in
         return dest
     name = Path(source.root).name
     try:
-        make_snapshot(source, dest, Request(), name=name, progress=progress, known=known)
+        make_snapshot(source, dest, request or Request(), name=name, progress=progress, known=known)
     except (PlanError, StateError) as error:
         raise ConvertError(f"no snapshot can be made: {error}") from error
     return dest

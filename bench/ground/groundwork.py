@@ -16,6 +16,7 @@ from typing import Any
 import xxhash
 
 from bench.ground.convert import ConvertError, convert_to_snapshot, convert_to_tensorizer
+from bench.ground.kept_state import lay_snapshots
 from bench.ground.leftovers import remove_leftovers
 from bench.ground.prepare import (
     Prepared,
@@ -132,6 +133,7 @@ def lay_shape(shape: str, means: Means) -> Ground:
     for storage in means.folders:
         folder = shape_folder(storage.data, shape, ground.size, None)
         lay_quantised(storage.label, folder / FORM, means, ground, real=False)
+        lay_snapshots(storage.label, folder / "state", means, ground, real=False)
     _finish(ground, means.folders, next(iter(ground.prepared.values())).checkpoint)
     return ground
 
@@ -225,6 +227,7 @@ def _lay_on(storage: Storage, folder: Path, means: Means, ground: Ground) -> Non
             _convert(ready, form, storage, means, ground)
     stem = f"{Path(ready.checkpoint.root).name}-{hash_of(ready.checkpoint):016x}"
     lay_quantised(storage.label, storage.data / f"{stem}-{FORM}", means, ground, real=True)
+    lay_snapshots(storage.label, storage.data / f"{stem}-state", means, ground, real=True)
     largest = max(ready.checkpoint.files, key=lambda file: file.size)
     means.say(f"first look at {storage.label} ({storage.path})")
     ground.looks[storage.label] = _look(Path(largest.path), means.server)

@@ -51,6 +51,10 @@ def refuses(case: Case, ready: Prepared) -> str | None:
     return parameters.refuses(case, ready) if _into_parameters(case.options) else None
 
 
+def form(case: Case) -> str | None:
+    return parameters.form(case) if _into_parameters(case.options) else None
+
+
 def memory_bytes(case: Case, ready: Prepared) -> int:
     if _into_parameters(case.options):
         return parameters.memory_bytes(case, ready)
@@ -128,5 +132,6 @@ ASSEMBLE = Phase(
         and dict(case.options) == {"into": parameters.INTO}
     ),
     refuses=refuses,
+    form=form,
     args=args,
 )

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from bench.ground.kept_state import RESTORED, form_of
 from bench.ground.prepare import Prepared
 from bench.measuring.channel import Channel
 from bench.measuring.child import Stopwatch
 from bench.measuring.verify import SHOWN
 from bench.measuring.work import Go, Outcome, no_faults, perform
+from bench.phases import restored
 from bench.phases.contract import Asked
 from bench.phases.slicing import degrees_of, layout_of, wrong
 from bench.phases.task import begin
@@ -64,6 +66,7 @@ def cases(asked: Asked) -> list[Case]:
         ("stock", {"into": INTO}),
         ("read-alone", {"into": NOWHERE}),
         ("overlapped", {"into": INTO}),
+        (RESTORED, {"into": INTO}),
     ]
     by_loader = [
         (way, {"into": NOWHERE if way == "read-alone" else INTO, "by": name})
@@ -133,7 +136,13 @@ def planned(checkpoint: Checkpoint, layout: str, part: str | None = None) -> lis
     return list(plan_rank(model, degrees, degrees.tp // 2).parameters)
 
 
+def form(case: Case) -> str | None:
+    return form_of(case) if case.loader == RESTORED else None
+
+
 def refuses(case: Case, ready: Prepared) -> str | None:
+    if case.loader == RESTORED:
+        return restored.refuses(ready)
     if "safetensors" not in ready.checkpoint.format:
         return f"parameters are assembled from safetensors, these are {ready.checkpoint.format}"
     try:
@@ -155,6 +164,8 @@ def _refused_by(text: str, ready: Prepared) -> str | None:
 
 def memory_bytes(case: Case, ready: Prepared) -> int:
     """Parameters in host memory, and where a loader keeps its tensors, those."""
+    if case.loader == RESTORED:
+        return ready.checkpoint.tensor_bytes if case.device == "cpu" else 0
     parameters = planned(ready.checkpoint, case.layout, case.options.get("part"))
     by = case.options.get("by")
     host = 0
@@ -167,6 +178,10 @@ def measure(channel: Channel, *, probe: Mapping[str, Any] | None, **given: Any) 
     """One sample. The stamps of a staged way add up to its whole; the others have no stages to tell
     apart, and all but getting memory stands as reading."""
     task = begin(given)
+    if task.way == RESTORED:
+        found = PinProbe(**probe) if probe is not None else None
+        restored.measure(channel, task, probe=found)
+        return
     device = open_device(task.device)
     checkpoint = task.checkpoint
     parameters = planned(checkpoint, task.layout, task.options.get("part"))

@@ -16,14 +16,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import torch
 import xxhash
 
+from bench.ground.kept_state import PLAIN, RESTORED, form_of
 from bench.ground.prepare import Prepared
 from bench.ground.quantised_copy import FORM, SCHEME
 from bench.measuring.channel import Channel
 from bench.measuring.child import Stopwatch
 from bench.measuring.consume import feed
 from bench.measuring.work import Go, Outcome, perform
+from bench.phases import restored
 from bench.phases.contract import Asked, Phase
 from bench.phases.layout import how
 from bench.phases.quantising import compiling, no_weights, quantised_names, quantisers
@@ -45,12 +48,14 @@ from loaders.w8a8.ways import Loaded, State, Way, offline, online
 from loaders.w8a8.windows import WINDOW
 
 WAYS = ("online", "offline")
+"""Those that assemble; a snapshot of what they come to is a third."""
+
 STAGES = ("allocate", "read", "slice", "quantise", "layout")
 LAYOUTS: tuple[Name, ...] = ("nz", "transpose", "view")
 
 
 def cases(asked: Asked) -> list[Case]:
-    """Both ways on each folder, cold and warm, into the layout of the device (on the host that of
+    """Every way on each folder, cold and warm, into the layout of the device (on the host that of
     an NPU, by torch's copies); into every layout with --full."""
     usual: Name = "view" if asked.device.startswith("cuda") else "nz"
     layouts = LAYOUTS if asked.settings.full else (usual,)
@@ -67,16 +72,22 @@ def cases(asked: Asked) -> list[Case]:
         for label in asked.labels
         for cache in asked.settings.caches
         for layout in layouts
-        for way in WAYS
+        for way in (*WAYS, RESTORED)
     ]
 
 
 def form(case: Case) -> str | None:
+    if case.loader == RESTORED:
+        return form_of(case)
     return FORM if case.loader == "offline" else None
 
 
 def refuses(case: Case, ready: Prepared) -> str | None:
     checkpoint = ready.checkpoint
+    if case.loader == RESTORED:
+        if case.device.startswith("npu") and case.options["into"] == "nz":
+            return "what torch_npu's cast makes is no run of bytes that could be copied back"
+        return restored.refuses(ready)
     try:
         parameters = planned(checkpoint, case.layout)
         if case.loader == "online":
@@ -104,6 +115,8 @@ def shares(checkpoint: Checkpoint, parameters: list[Parameter]) -> Shares:
 
 def memory_bytes(case: Case, ready: Prepared) -> int:
     """What a rank keeps, again where it is laid out, and a window."""
+    if case.loader == RESTORED:
+        return ready.checkpoint.tensor_bytes
     kept = sum(one.nbytes for one in planned(ready.checkpoint, case.layout))
     return 2 * kept + WINDOW
 
@@ -111,6 +124,12 @@ def memory_bytes(case: Case, ready: Prepared) -> int:
 def measure(channel: Channel, **given: Any) -> None:
     """One sample of either way."""
     task = begin(given)
+    if task.way == RESTORED:
+        into = str(task.options["into"])
+        restored.measure(
+            channel, task, find_out=lambda named: {"state_digest": digest_of(_viewed(named, into))}
+        )
+        return
     assemble(channel, task, planned(task.checkpoint, task.layout))
 
 
@@ -171,6 +190,15 @@ def assemble(channel: Channel, task: Task, parameters: list[Parameter]) -> None:
         )
 
     perform(channel, work, Stopwatch(stages, rest="open"))
+
+
+def _viewed(state: State, into: str) -> State:
+    """int8 weights that lie [out, in], seen as the layout `view` has them."""
+    turn = into == PLAIN
+    return {
+        name: one.mT if turn and one.dtype == torch.int8 and one.ndim > 1 else one
+        for name, one in state.items()
+    }
 
 
 def digest_of(state: State) -> str:

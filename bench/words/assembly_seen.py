@@ -20,6 +20,9 @@ from loaders.pipeline.stages import sequential, slowest
 
 STAGES = ("allocate", "read", "slice", "transfer")
 OURS, STOCK = "", "stock"
+KEPT = "restored"
+"""The way that assembles nothing: bench.words.snapshot_pays tells of it."""
+
 INTO = {"parameters", "nowhere"}
 """What samples of this kind read into: nowhere is reading alone."""
 
@@ -81,7 +84,7 @@ def places(run: Run) -> list[Place]:
     for sample in measured(run.settled()):
         if sample.phase != "assemble" or sample.options.get("into") not in INTO:
             continue
-        if sample.seconds.total:
+        if sample.seconds.total and sample.loader != KEPT:
             key, title = _where(sample)
             storage = sample.storage.label if sample.storage else "memory"
             _add(found.setdefault(key, Place(title=title, storage=storage)), sample)

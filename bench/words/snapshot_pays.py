@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.record.records import Run, measured
@@ -14,6 +14,9 @@ from bench.sizes import format_size
 from bench.words.phrases import threads
 
 LOADER = "snapshot"
+KEPT = "restored"
+"""The way of that name in the phases that assemble."""
+
 WHOLE = "parameters"
 """What the ways of the phase assemble are `into` that end with what a snapshot holds."""
 
@@ -105,7 +108,37 @@ def restored(run: Run, made: Sequence[Row]) -> list[Restored]:
             all_found.append(
                 Restored(row=row, other=other, restore=mine, instead=instead, pays=found)
             )
+    for phase in ("assemble", "w8a8"):
+        all_found += _in_phase(run, phase, tops)
     return all_found
+
+
+def _in_phase(run: Run, phase: str, tops: Mapping[Group, Seconds]) -> list[Restored]:
+    """A restored state among the ways of a phase that come to the same parameters, against the
+    fastest of those."""
+    cold = [row for row in rows(run, phase) if row.group.cache == "cold" and not row.apart]
+    all_found = []
+    for row in cold:
+        others = [one for one in cold if one.loader != KEPT and _same(one, row)]
+        other = min(others, key=_middle, default=None)
+        told = _told(run, row)
+        if row.loader != KEPT or told is None or other is None:
+            continue
+        ring = Group(storage=row.group.storage, cache="cold", ownership="borrowed")
+        mine, instead, ceiling = _seconds(row), _seconds(other), tops.get(ring, {})
+        found = pays(mine, instead, cost=told[0], disk_bytes=told[1], ceiling=ceiling)
+        if found is not None:
+            all_found.append(
+                Restored(row=row, other=other, restore=mine, instead=instead, pays=found)
+            )
+    return all_found
+
+
+def _same(one: Row, other: Row) -> bool:
+    """Whether both end with the same parameters, on the same device."""
+    return all(one.options.get(key) == other.options.get(key) for key in ("into", "part")) and (
+        replace(one.group, ownership="") == replace(other.group, ownership="")
+    )
 
 
 def snapshot_pays(run: Run, made: Sequence[Row]) -> list[str]:
@@ -131,6 +164,8 @@ def _assembled(run: Run, row: Row) -> Row | None:
         and one.group.cache == "cold"
         and one.group.layout == row.group.layout
         and one.options.get("into") == WHOLE
+        and "part" not in one.options  # a draft model is no share of this one
+        and one.loader != KEPT
         and not one.apart
     ]
     return min(found, key=_middle, default=None)
@@ -158,10 +193,20 @@ def _seconds(row: Row) -> Seconds:
     return {number: row.nbytes / GB / rate for number, rate in row.rates.items() if rate > 0}
 
 
+def _kept(row: Row) -> str:
+    """`the state of tp8, int8 and scales in nz`."""
+    group = row.group
+    more = f", int8 and scales in {row.options.get('into')}" if group.phase == "w8a8" else ""
+    where_to = "" if group.device == "cpu" else f", to {group.device}"
+    return f"the state of {group.layout}{more}{where_to}"
+
+
 def _sentence(row: Row, other: Row, found: Pays) -> str:
     who = f"{other.title}{threads(other.threads)}"
-    what = "assembling" if other.group.phase == "assemble" else "loading"
-    more = "" if other.group.phase == "assemble" else ", which only reads and assembles nothing"
+    loads = other.group.phase == "disk_to_host"
+    what = "loading" if loads else "assembling"
+    more = ", which only reads and assembles nothing" if loads else ""
+    whose = "the snapshot" if row.loader == LOADER else _kept(row)
     over = f"{found.low:+.3f} to {found.high:+.3f} s over {found.passes} pass"
     over += "es" * (found.passes > 1)
     differs = f"{abs(found.saved):.3f} s {'less' if found.saved > 0 else 'more'}"
@@ -172,7 +217,7 @@ def _sentence(row: Row, other: Row, found: Pays) -> str:
     else:
         when = f"it pays from start {found.starts} on"
     text = (
-        f"{row.group.storage}: restoring the snapshot takes {found.restore:.3f} s, {differs} than "
+        f"{row.group.storage}: restoring {whose} takes {found.restore:.3f} s, {differs} than "
         f"{what} by {who}{more} (saves {over}); made once in {found.cost:.1f} s, on "
         f"{format_size(found.disk_bytes)} of disk: {when}."
     )
