@@ -16,7 +16,7 @@ from bench.cli import main
 from bench.record.records import CacheRecord, Sample, Seconds, StorageRecord, read_run
 from bench.words.w8a8_projection import project
 from bench.words.w8a8_verdict import verdicts
-from bench.words.w8a8_words import projected_sentences, w8a8_findings
+from bench.words.w8a8_words import projected_sentences, sentences, w8a8_findings
 from tests.tiny_records import write_run
 
 GIB = 1 << 30
@@ -119,10 +119,10 @@ def test_at_the_break_even_rate_both_take_as_long(
 
 
 def test_shares_add_up_and_bound_what_a_remedy_saves(tmp_path: Path) -> None:
-    (one,) = verdicts(run_of(tmp_path, pairs()))
+    (one,) = verdicts(run_of(tmp_path, pairs(1)))
     for way in (one.online, one.offline):
         assert sum(map(way.share, way.stages)) == pytest.approx(1)
-    said = " ".join(w8a8_findings(run_of(tmp_path / "again", pairs(1))))
+    said = " ".join(sentences(one))
     assert "of read 1.00 s at most, of all others together 0.75 s" in said
     assert "read 57 %" in said
 
@@ -133,6 +133,24 @@ def test_an_interval_with_zero_in_it_shows_no_difference(tmp_path: Path) -> None
     run = run_of(tmp_path, samples)
     assert not verdicts(run)[0].shown
     assert "no difference shown" in w8a8_findings(run)[0]
+
+
+def test_the_verdict_is_one_sentence_for_cold_and_warm_and_five_more_at_most(
+    tmp_path: Path,
+) -> None:
+    warm = CacheRecord(requested="warm", state="warm")
+    cold = [replace(one, details={**one.details, "compile_seconds": 4.0}) for one in pairs()]
+    same = [replace(one, case=f"{one.case}/warm", cache=warm) for one in pairs(online=OFFLINE)]
+    both = [*same, *cold]
+    said = w8a8_findings(run_of(tmp_path, both))
+    assert said[0] == (
+        "w8a8: quantising offline saves 2.48 s of 4.40 s (2.25 to 2.70, range of 3), 56 %, cold on "
+        "disk (one rank of tp8, nz in host memory); quantised while loading 1.93 s, offline 1.93 "
+        "s, no difference shown (+0.00 s, 0.00 to 0.00, range of 3), warm on disk (one rank of tp8,"
+        " nz in host memory)."
+    )
+    assert len(said) == 6
+    assert all(text.count(". ") == 0 and text.endswith(".") for text in said)
 
 
 def test_other_weights_are_no_verdict(tmp_path: Path) -> None:
@@ -165,7 +183,7 @@ def test_what_engines_do_is_said_plainly(tmp_path: Path) -> None:
 
 def test_the_offline_way_alone_is_told_by_its_stages(tmp_path: Path) -> None:
     said = w8a8_findings(run_of(tmp_path, pairs()[1::2]))
-    assert "No remedy for one stage saves more" in said[0]
+    assert "no remedy for one stage saves more" in said[0]
     assert "No engine goes the online way" in said[1]
 
 

@@ -35,7 +35,7 @@ from bench.words.phrases import against, threads, where
 from bench.words.remote_limits import explain, fetched
 from bench.words.snapshot_pays import snapshot_pays
 from bench.words.staged import staging_pays
-from bench.words.w8a8_words import w8a8_findings
+from bench.words.w8a8_words import views, w8a8_findings
 
 BLIND = 0.5
 """Part of the payload fetched from the device, warm, from which a loader counts as blind."""
@@ -58,6 +58,7 @@ def findings(run: Run, made: Sequence[Row], lost: list[str]) -> list[str]:
             ("whether staging pays", lambda: staging_pays(run, made)),
             ("whether a snapshot pays", lambda: snapshot_pays(run, made)),
             ("what quantising beforehand saves", lambda: w8a8_findings(run)),
+            ("what a transposed view costs", lambda: views(run)),
             ("storages compared", lambda: storages_compared(made)),
             ("what stores gave", lambda: from_stores(run)),
             ("the noise", lambda: noise_of_the_run(made)),

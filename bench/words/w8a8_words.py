@@ -17,47 +17,68 @@ USUAL = 0.85
 """Part of a large model's bytes that is quantised, at least."""
 
 NO_ENGINE = (
-    "No engine goes the online way for int8: vLLM 0.33 quantises fp8 while loading, and int8 for "
-    "the experts' weights alone; vllm-ascend refuses bf16 with --quantization ascend. Who starts a "
-    "w8a8 model has a checkpoint that was quantised offline already: the online seconds are none "
-    "of theirs to save, and the offline ones are what is left."
+    "No engine goes the online way for int8 (vLLM 0.33 quantises fp8 while loading, and int8 for "
+    "the experts' weights alone; vllm-ascend refuses bf16 with --quantization ascend), so who "
+    "starts a w8a8 model has quantised it offline already, and the offline seconds are what is "
+    "left to save."
 )
 
 
 def w8a8_findings(run: Run) -> list[str]:
-    """What the run found about w8a8; empty where nothing of it was measured, or in smoke mode,
-    whose figures mean nothing."""
+    """What the run found about w8a8: the verdict in one sentence, cold and warm, and five more at
+    most; empty where nothing of it was measured, or in smoke mode, whose figures mean nothing."""
     if (run.plan or {}).get("smoke"):
         return []
-    found, single = verdicts(run), alone(run)
-    said = [sentence for one in found for sentence in sentences(one)]
-    said += [f"w8a8, {_where(one.place)}: {_bound('offline', one.offline)}" for one in single]
-    return [*said, *([NO_ENGINE] if found or single else []), *views(run), *compiled(run)]
+    found = sorted(verdicts(run), key=lambda one: one.place.cache != "cold")
+    equal = [one for one in found if one.equal]
+    said = [*_no_verdict(found), *([verdict(equal)] if equal else [])]
+    if said:
+        more = [*_reasons(equal[0]), _bound("offline", equal[0].offline)] if equal else []
+        return [" ".join(said), *more, NO_ENGINE, *compiled(run)]
+    said = [f"w8a8, {_where(one.place)}: {_bound('offline', one.offline)}" for one in alone(run)]
+    return [*said[:4], NO_ENGINE] if said else []
+
+
+def verdict(found: Sequence[Verdict]) -> str:
+    """What offline saves in each place, in one sentence."""
+    said = [f"{_saving(one)} {_where(one.place)}" for one in found]
+    return f"w8a8: {'; '.join(said)}."
+
+
+def _no_verdict(found: Sequence[Verdict]) -> list[str]:
+    where = [_where(one.place) for one in found if not one.equal]
+    if not where:
+        return []
+    return [
+        f"w8a8: NO VERDICT {'; '.join(where)}: the two ways didn't come to the same weights "
+        "(details.state_digest in the records), so one of them is wrong."
+    ]
 
 
 def sentences(one: Verdict) -> list[str]:
-    """The saving, where it comes from, where it would end, and what is left."""
-    where = f"w8a8, {_where(one.place)}"
+    """The saving, where it comes from, where it would end, and what is left, of one place."""
     if not one.equal:
-        return [
-            f"{where}: NO VERDICT: the two ways didn't come to the same weights "
-            f"(details.state_digest in the records); one of them is wrong."
-        ]
-    said = [f"{where}: {_saving(one)}"]
+        return _no_verdict([one])
+    bounds = [_bound("online", one.online), _bound("offline", one.offline)]
+    return [verdict([one]), *_reasons(one), *bounds]
+
+
+def _reasons(one: Verdict) -> list[str]:
+    said = []
     if one.why is not None:
         why = one.why
         said.append(
-            f"Why: {why.bytes_not_read / GB:.3f} GB less to read at {why.read_rate / GB:.2f} GB/s, "
-            f"{why.read:.2f} s, and no quantising, {why.quantise:.2f} s; the rest, {why.rest:+.2f} "
-            f"s, is slicing and memory for half the bytes, and what the rates differed."
+            f"Why ({one.place.cache}): {why.bytes_not_read / GB:.3f} GB less to read at "
+            f"{why.read_rate / GB:.2f} GB/s, {why.read:.2f} s, and no quantising, "
+            f"{why.quantise:.2f} s; the rest, {why.rest:+.2f} s, is slicing and memory for half "
+            f"the bytes, and what the rates differed."
         )
-    said.append(_break_even(one))
-    return [*said, _bound("online", one.online), _bound("offline", one.offline)]
+    return [*said, _break_even(one)]
 
 
 def _where(place: Place) -> str:
     device = "host memory" if place.device == "cpu" else place.device
-    return f"{place.cache} on {place.storage}, one rank of {place.ranks}, {place.into} in {device}"
+    return f"{place.cache} on {place.storage} (one rank of {place.ranks}, {place.into} in {device})"
 
 
 def _saving(one: Verdict) -> str:
@@ -67,15 +88,15 @@ def _saving(one: Verdict) -> str:
         if saving.n > 1
         else "one pass, no spread known"
     )
-    words = (
-        f"quantised while loading {one.online.total:.2f} s, quantised offline "
-        f"{one.offline.total:.2f} s"
-    )
+    ways = f"quantised while loading {one.online.total:.2f} s, offline {one.offline.total:.2f} s"
     if saving.n > 1 and not one.shown:
-        return f"{words}: no difference shown ({saving.median:+.2f} s, {between})."
+        return f"{ways}, no difference shown ({saving.median:+.2f} s, {between}),"
     verb = "saves" if saving.median > 0 else "costs"
     share = 100 * abs(saving.median) / saving.of
-    return f"{words}: offline {verb} {abs(saving.median):.2f} s ({between}), {share:.0f} % of it."
+    return (
+        f"quantising offline {verb} {abs(saving.median):.2f} s of {saving.of:.2f} s ({between}), "
+        f"{share:.0f} %,"
+    )
 
 
 def _break_even(one: Verdict) -> str:
@@ -88,7 +109,7 @@ def _break_even(one: Verdict) -> str:
         return "There is no rate of the storage at which they would be equal."
     return (
         f"There is no rate of the storage at which they would be equal: besides reading, offline "
-        f"saves {one.besides:.2f} s at any. Below {one.even_reasons / GB:.2f} GB/s most of the "
+        f"saves {one.besides:.2f} s at any; below {one.even_reasons / GB:.2f} GB/s most of the "
         f"saving is bytes not read, above it work not done."
     )
 
@@ -99,14 +120,16 @@ def _bound(name: str, way: WayTimes) -> str:
     shown = [f"{stage} {100 * way.share(stage):.0f} %" for stage, _ in parts]
     stage, seconds = parts[0]
     return (
-        f"{name[0].upper()}{name[1:]}, {way.total:.2f} s: {', '.join(shown)}. No remedy for one "
+        f"{name[0].upper()}{name[1:]}, {way.total:.2f} s: {', '.join(shown)}; no remedy for one "
         f"stage saves more than its share: of {stage} {seconds:.2f} s at most, of all others "
         f"together {way.total - seconds:.2f} s."
     )
 
 
 def views(run: Run) -> list[str]:
-    """The layout that has no rate because nothing is moved."""
+    """The layout that has no rate because nothing is moved; empty in smoke mode."""
+    if (run.plan or {}).get("smoke"):
+        return []
     found = [
         sample
         for sample in measured(run.settled())
