@@ -53,6 +53,16 @@ def compiled() -> dict[str, Quantiser]:
     return {name: Quantiser(scheme(name), torch.bfloat16) for name in COMPILED}
 
 
+@pytest.mark.parametrize("power", [-30, -8, -1, 0, 7])
+def test_every_bfloat16_quotient_is_rounded_as_a_cast_rounds_it(power: int) -> None:
+    significands = torch.arange(128, 256, dtype=torch.float32)
+    signs = torch.tensor([1.0, -1.0]).reshape(2, 1, 1)
+    weights = signs * significands.reshape(1, -1, 1) * 2.0**power
+    quotients = weights * (1 / significands)
+    expected = weights.bfloat16() / significands.bfloat16()
+    assert torch.equal(kernels.to_eight_bits(quotients), expected.float())
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_row_blocks_equal_the_reference(name: str, dtype: torch.dtype) -> None:

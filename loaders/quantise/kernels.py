@@ -86,7 +86,6 @@ def _quantised(
     narrow = dtype if rule.precision == "weight" else torch.float32
     most = rule.high if rule.divisor > rule.high else None
     whole = rule.stored == "int8"
-    kind = torch.int8 if whole else torch.float8_e4m3fn
     # A bfloat16 quotient comes out the same from the reciprocal, a cheaper operation. Both have 8
     # significant bits, so no quotient lies closer than 2^-17 of itself to where rounding changes,
     # and none lies there; a float32 product with a float32 reciprocal is off by 2^-23 at most.
@@ -94,11 +93,24 @@ def _quantised(
 
     def quantised(exact: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         quotients = exact * (1 / scale) if reciprocal else exact / scale
-        rounded = quotients.to(narrow).float()
+        if reciprocal and exact.device.type == "cpu":
+            rounded = to_eight_bits(quotients)
+        else:
+            rounded = quotients.to(narrow).float()
         clamped = rounded if most is None else rounded.clamp(max=most)
-        return (clamped.round() if whole else clamped).to(kind)
+        # Left in float32: copying into the values casts. A cast of its own would have the compiler
+        # write the row twice.
+        return clamped.round() if whole else clamped
 
     return quantised
+
+
+def to_eight_bits(quotients: torch.Tensor) -> torch.Tensor:
+    """float32 rounded to the 8 significant bits of bfloat16, in place of a cast there and back,
+    which has no instruction of its own on most CPUs (Veltkamp's splitting, Dekker 1971). Halfway
+    cases may go either way; magnitudes from 2^-100 to 2^100."""
+    spread = quotients * 65537.0  # 2^16 + 1: 24 significant bits less 8
+    return spread - (spread - quotients)
 
 
 def _compiled(function: FunctionType | Kernel, name: str) -> Kernel:
