@@ -22,9 +22,9 @@ from loaders.registry import register
 @register
 class Parallel(Loader):
     """One buffer per file holds the bytes from its first tensor to its last, at the same place
-    within the page as in the file. Threads fill the buffers in order, block by block, and pay for
-    the first touch of their pages; each tensor is yielded once its last block is there, while later
-    ones are still being read.
+    within the page as in the file. Threads fill the buffers in order, block by block, and another
+    one touches their pages a little ahead of them (`ahead_mib`); each tensor is yielded once its
+    last block is there, while later ones are still being read.
 
     Blocks that aren't in the page cache are read around it, straight into the memory that stays:
     without a copy, and without fresh pages for the cache beside those for the tensors. Those that

@@ -22,6 +22,7 @@ from bench.measuring.channel import Channel
 from bench.measuring.child import Counted, Stopwatch, manifest, prepare, reference
 from bench.measuring.consume import byte_sum
 from bench.measuring.pieces import Pieces, Tally, pieces_of
+from loaders.io.ahead import TouchAhead
 from loaders.io.buffers import allocate, page_kind, pages_under, touch
 from loaders.io.chunks import plan_chunks
 from loaders.io.pool import ReaderPool
@@ -29,6 +30,9 @@ from loaders.io.ring import make_ring, stream
 
 HEADROOM = 2
 """Slots of a ring for each thread: one is being filled while the other is consumed."""
+
+LEAD = 256 << 20
+"""Bytes that fresh memory is touched ahead of those who read into it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,20 +113,28 @@ def ring(stack: ExitStack, files: Sequence[Pieces], cores: int, options: dict[st
 
 
 def owned(stack: ExitStack, files: Sequence[Pieces], cores: int, options: dict[str, Any]) -> Work:
-    """N threads read into fresh memory, all of which stays. The bare form of every loader that
-    owns its tensors."""
+    """N threads read into fresh memory, all of which stays, and one more touches it ahead of them,
+    as a loader may. The bare form of every loader that owns its tensors."""
     block, threads = options["block"], options["threads"]
     spans = [one.span for one in files]
 
     def work(watch: Stopwatch, outcome: Outcome) -> None:
         with watch.stamp("allocate"):
             huge = options["pages"] == "huge"
-            memory = [allocate(span.length, huge=huge).view() for span in spans]
+            buffers = [allocate(span.length, huge=huge) for span in spans]
+            memory = [buffer.view() for buffer in buffers]
         outcome.kept = memory
+        touching = TouchAhead(buffers, LEAD)
+        buffers.clear()
         pool = ReaderPool(
-            spans, memory, threads=threads, block_bytes=block, direct=options["direct"]
+            spans,
+            memory,
+            threads=threads,
+            block_bytes=block,
+            direct=options["direct"],
+            on_arrival=touching.reach,
         )
-        with pool:
+        with touching, pool:
             for chunk in plan_chunks(spans, block):
                 pool.wait(chunk.span, chunk.start + chunk.length)
                 data = memory[chunk.span][chunk.start :][: chunk.length]
