@@ -307,7 +307,8 @@ def discarded(run: Run) -> list[str]:
         return []
     return [
         f"{count} sample(s) were taken again because the child's clock and the runner's disagreed: "
-        f"something else is busy on this host; both are in the records."
+        f"another process, or a slow wake-up of a virtual core, came between; both are in the "
+        f"records."
     ]
 
 
