@@ -85,7 +85,8 @@ def command(
     **degrees: int | None,
 ) -> None:
     """Examine the checkpoint at PATH (a folder, a file, a folder of the Hugging Face cache, or an
-    address such as https://host/model or s3://bucket/model) from its headers alone.
+    address such as https://host/model or s3://bucket/model) from its headers, and of a folder that
+    is quantised the scales' values.
 
     Exit code: 0 sound, 1 it has a fault, 2 PATH can't be read, 3 there are no weights.
     """

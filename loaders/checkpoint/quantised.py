@@ -2,7 +2,7 @@
 
 Two formats: compressed-tensors (config.json's quantization_config) and Ascend's, of msModelSlim
 (quant_model_description.json). Both ways: what is described is there, and what is there is
-described. Nothing here reads a tensor.
+described. Of the tensors only scales are read (loaders.checkpoint.scale_values).
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from loaders.checkpoint.text import listed, shown
 from loaders.store.address import is_address
 
 DESCRIPTION: Final = "quant_model_description.json"
+SCALES: Final = (".weight_scale", ".weight_scale_inv", ".input_scale", ".output_scale")
 _MOST: Final = 20  # of a kind
 
 
 def with_quantisation(checkpoint: Checkpoint) -> Checkpoint:
     """The same manifest with what is wrong about its quantisation among the problems; itself where
-    it isn't quantised in a known format. Reads the description file, if it lies in a folder."""
+    it isn't quantised in a known format. Reads the description file and the scales, if they lie
+    in a folder."""
     if checkpoint.errors:  # what is missing there would be told a second time
         return checkpoint
     problems = _compressed(checkpoint.config)
@@ -42,11 +44,24 @@ def with_quantisation(checkpoint: Checkpoint) -> Checkpoint:
         problems += _fused(ascend_format.states(description))
     if config is None and description is None and not problems:
         problems = _unexamined(checkpoint)
+    problems += _values(checkpoint)
     if not problems:
         return checkpoint
     found = (*checkpoint.problems, *_shortened(problems))
     ordered = sorted(found, key=lambda problem: problem.severity)
     return replace(checkpoint, problems=tuple(ordered))
+
+
+def _values(checkpoint: Checkpoint) -> list[Problem]:
+    """What is wrong with the numbers that the scales hold. Of what lies at an address nothing is
+    read."""
+    scales = [spec for spec in checkpoint.tensors if spec.name.endswith(SCALES)]
+    if not scales or checkpoint.format != "safetensors" or is_address(checkpoint.root):
+        return []
+    # Imported here, since numpy takes a while and most checkpoints have no scales.
+    from loaders.checkpoint.scale_values import problems_of
+
+    return [problem for spec in scales for problem in problems_of(checkpoint.root, spec)]
 
 
 def _compressed(config: Mapping[str, Any] | None) -> list[Problem]:
