@@ -28,7 +28,7 @@ def test_named_loaders_are_assembled_for_a_rank_of_tp_and_ep(tmp_path: Path) -> 
         if one["phase"] == "assemble" and one["options"].get("into") in {"parameters", "nowhere"}
         and "part" not in one["options"]
     }  # fmt: skip
-    own = {(way, None) for way in ("stock", "read-alone", "overlapped")}
+    own = {(way, None) for way in ("stock", "read-alone", "overlapped", "restored")}
     assert found.keys() == own | {
         (way, name) for name in NAMED for way in ("read-alone", "staged", "overlapped")
     }
