@@ -39,14 +39,19 @@ class ShardedState(Loader):
             if not can_be_sharded(checkpoint):
                 return wanted
             return f"{wanted}; `coldload snapshot --format sharded-state` makes such files"
-        try:
-            card = read_card(checkpoint.root)
-        except (HeaderError, OSError) as error:
-            return f"{NAME}: {error}; delete it, or make the files again"
-        return unlike(checkpoint, card) if card is not None else None
+        return _fault_by_card(checkpoint)
 
     def load(self, checkpoint: Checkpoint, stamp: Stamp) -> Iterator[tuple[str, torch.Tensor]]:
-        reason = self.refuses(checkpoint)
+        reason = _fault_by_card(checkpoint)
         if reason is not None:
             raise LoadError(f"{checkpoint.origin}: {reason}")
         return map_tensors(checkpoint, stamp)
+
+
+def _fault_by_card(checkpoint: Checkpoint) -> str | None:
+    """What contradicts the card that lies beside the files; None where none lies there."""
+    try:
+        card = read_card(checkpoint.root)
+    except (HeaderError, OSError) as error:
+        return f"{NAME}: {error}; delete it, or make the files again"
+    return unlike(checkpoint, card) if card is not None else None

@@ -22,14 +22,13 @@ from loaders.contract import Loader
 from loaders.device.cpu import HostDevice
 from loaders.slicing.plan import Parameter
 
-LOADERS = [  # but the one that reads what is assembled already
+LOADERS = [
     name
     for name, entry in registry.entries().items()
     if entry.cls is not None
     and "safetensors" in entry.cls.formats
     and entry.cls.place == "file"
     and registry.unavailable(entry) is None
-    and name != "sharded-state"
 ]
 
 
