@@ -103,7 +103,7 @@ def digest(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], bytes]:
 
 @pytest.mark.parametrize(("pp", "part_bytes"), [(1, 5 << 30), (1, 100_000), (2, 100_000)])
 def test_each_rank_in_parts(pp: int, part_bytes: int, tmp_path: Path) -> None:
-    source = model(tmp_path / "m", "llama-3.1-8b")
+    source = model(tmp_path / "m", "llama-3.1-8b", size=4 << 20)  # two layers
     snapshot(source, tmp_path / "s", 2, pp=pp, form="sharded-state", part_bytes=part_bytes)
     for rank in range(2 * pp):
         stem = f"model-rank-{rank}" if pp == 1 else f"model-pp-{rank // 2}-tp-{rank % 2}"
