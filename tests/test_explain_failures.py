@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.explain.build import build
+from bench.explain.failures import Failures
 from bench.explain.parse import parse
 from bench.explain.record import ColdStart
 from bench.explain.savings import Rates, savings
@@ -154,3 +155,35 @@ def test_savings_never_exceed_what_they_touch(seed: int) -> None:
     )
     for one in savings(start, times, draw(1, 1e12), rates):
         assert one.expected is None or 0 <= one.expected <= (one.at_most or 0)
+
+
+def test_a_noisy_process_takes_nobody_elses_place() -> None:
+    """However many exceptions one process handles, the failure of another is kept."""
+    failures = Failures()
+    for number in range(1000):
+        failures.add("server", f"ValueError: handled {number}", "ERROR", number, "start")
+    failures.add("engine", "RuntimeError: the real one", "ERROR", 2000, "weights")
+    failures.went_on("server")
+    root = failures.root()
+    assert root is not None
+    assert (root.text, root.line) == ("RuntimeError: the real one", 2000)
+
+
+def test_what_says_something_is_kept_after_any_number_that_doesnt() -> None:
+    failures = Failures()
+    for number in range(1000):
+        failures.add(
+            "engine", "RuntimeError: Engine core initialization failed.", "ERROR", number, "start"
+        )
+    failures.add("engine", "SafetensorError: header too large", "ERROR", 2000, "weights")
+    root = failures.root()
+    assert root is not None
+    assert root.line == 2000
+
+
+def test_processes_without_end_take_a_bounded_place() -> None:
+    failures = Failures()
+    for number in range(1000):
+        for _ in range(20):
+            failures.add(f"worker {number}", "ValueError: no", "ERROR", number, "start")
+    assert len(failures._found) == len(failures._sources) <= 256 * 8

@@ -27,6 +27,7 @@ SHUTDOWN: tuple[bytes, ...] = (b"shutdown triggered", b"Shutting down", b"receiv
 
 LONGEST = 600
 _MOST_SOURCES = 256
+_MOST_EACH = 8  # of one source, so that a noisy process takes nobody else's place
 
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_][\w.]*\.)?(?P<name>[A-Z]\w*?(?:Error|Exception|Interrupt|Exit|Timeout)|Exception)"
@@ -130,9 +131,17 @@ class Failures:
             # say more than the first line did
             self._again.discard(source)
             self._found[mine[-1]] = replace(found, kind=_better(found, self._found[mine[-1]]))
-        elif len(self._found) < _MOST_SOURCES and not _DETAIL.match(found.text):
+        elif not _DETAIL.match(found.text) and self._has_room(found, mine):
             self._found.append(found)
             self._sources.append(source)
+
+    def _has_room(self, found: Failure, mine: list[int]) -> bool:
+        """Whether one more is kept of a source of which those at `mine` are: always the first that
+        says something by itself, since that is what `root` looks for."""
+        if not mine:
+            return len(set(self._sources)) < _MOST_SOURCES
+        telling = any(not self._found[at].generic for at in mine)
+        return len(mine) < _MOST_EACH or not (telling or found.generic)
 
     def went_on(self, source: str) -> None:
         """The process reached something later: what it had printed was handled."""
