@@ -141,7 +141,9 @@ def test_the_command_lists_every_loader_as_json() -> None:
     assert parallel["reason"] is None
     assert parallel["formats"] == ["safetensors"]
     assert parallel["ownership"] == "owned"
-    assert parallel["options"] == {"block_mib": 16, "direct": True, "pages": "host", "readers": 0}
+    assert parallel["options"] == {
+        "ahead_mib": 256, "block_mib": 16, "direct": True, "pages": "host", "readers": 0,
+    }  # fmt: skip
     assert parallel["variants"] == [{}, {"pages": "huge"}]
     assert parallel["threaded"] is True
     assert rows["dummy"]["synthetic"] is True
