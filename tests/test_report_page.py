@@ -109,6 +109,16 @@ def test_the_answer_names_the_fastest_that_the_engine_has() -> None:
     assert "Of what vLLM has" not in " ".join(answer(usual).lead)
 
 
+def test_the_answer_names_no_ceiling_as_a_way() -> None:
+    where = {"storage": None, "cache": "none", "phase": "quantise"}
+    floor = load("floor", 1.0, seconds=Seconds(quantise=1.0, total=1.0), **where)
+    fast = load("fast", 1.0, seconds=Seconds(quantise=2.0, total=2.0), **where)
+    assert answer(made_run(floor, fast)).headline.startswith(
+        "Quantising: fast is the quickest, 2.0"
+    )
+    assert answer(made_run(floor)).headline.startswith("Only ceilings were measured")
+
+
 def test_the_answer_of_a_run_without_cold_loads_or_without_any() -> None:
     assert "out of the page cache" in answer(made_run(*three("pt", 1.0, cache="warm"))).headline
     only = made_run(ceiling("memory-read", 8.0, storage=None, cache="none"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.record.records import Run, measured
-from bench.record.summary import Group, Row, ceilings, noise, phases_of, rows
+from bench.record.summary import TOP_OF, Group, Row, ceilings, noise, phases_of, rows
 from bench.sizes import format_size
 from bench.words.engine_settings import flags_for
 from bench.words.findings import SMALL
@@ -190,8 +190,11 @@ def _tiles(run: Run, best: Row, reading: list[Row], top: float | None) -> list[T
 
 
 def _is_way(row: Row) -> bool:
-    """A stage alone gets nothing to its place, and a draft model is no rival of the main one."""
-    return not row.loader.endswith("-alone") and "part" not in row.options
+    """A ceiling is none, a stage alone gets nothing to its place, and a draft model is no rival of
+    the main one."""
+    if row.loader == TOP_OF.get(row.group.phase) or "part" in row.options:
+        return False
+    return not row.loader.endswith("-alone")
 
 
 def _phase(phase: str, ways: list[Row]) -> str:
